@@ -1,0 +1,92 @@
+"""Every error a user can meet, in one place.
+
+    ZephonError                     what is wrong / what would follow / what to do
+    ├── ConfigError                 a value, option or name that cannot work          (also ValueError)
+    ├── ContractError               a run's pinned or guarded value has changed
+    ├── DataError                   a document or shard that cannot be used           (also ValueError)
+    ├── StateError                  a checkpoint state that is torn, foreign or damaged (also ValueError)
+    ├── LedgerMismatch              a step was delivered with other data than before
+    └── WorkerDied                  a thread, process or rank ended that was still needed (also RuntimeError)
+
+An address (dataset, shard, row, lane, step) is attached with ``add_note`` as the exception passes the code that knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ZephonError(Exception):
+    """Base of all errors with three parts.
+
+    Args:
+        what: what is wrong, with the offending value.
+        follows: what would happen if this were accepted.
+        remedy: what the user can do.
+    """
+
+    exit_status = 1
+
+    def __init__(self, what: str, *, follows: str, remedy: str) -> None:
+        super().__init__(what, follows, remedy)
+        self.what = what
+        self.follows = follows
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  otherwise: {self.follows}\n  to do: {self.remedy}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process boundaries (worker processes, isolated engine); notes travel in __dict__.
+        return (_rebuild, (type(self), self.what, self.follows, self.remedy, getattr(self, "__notes__", [])))
+
+
+def _rebuild(cls: type[ZephonError], what: str, follows: str, remedy: str, notes: list[str]) -> ZephonError:
+    error = cls(what, follows=follows, remedy=remedy)
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+class ConfigError(ZephonError, ValueError):
+    """A value, option or name that cannot work. Launcher exit status 65: retrying cannot help."""
+
+    exit_status = 65
+
+
+class ContractError(ZephonError):
+    """Something that defines the run differs from what the run began with."""
+
+    exit_status = 65
+
+
+class DataError(ZephonError, ValueError):
+    """A document or shard that cannot be read or used. Its notes carry the address."""
+
+    exit_status = 65
+
+
+class StateError(ZephonError, ValueError):
+    """A saved state that is torn, damaged, or belongs to another stream."""
+
+    exit_status = 65
+
+
+class LedgerMismatch(ZephonError):
+    """A step's digest differs from the one in the ledger."""
+
+    exit_status = 65
+
+
+class WorkerDied(ZephonError, RuntimeError):
+    """A worker thread, process or rank ended while it was still needed."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A phrase naming the closest known name, or listing all of them: ``did you mean 'lanes'?``."""
+    candidates = sorted(known)
+    close = get_close_matches(name, candidates, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known: {', '.join(candidates)}"

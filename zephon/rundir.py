@@ -1,0 +1,75 @@
+"""The run directory: where everything of a run is, and nothing else knows file names.
+
+    <runs>/<name>/
+        spec.json            RunSpec of the first start            (launch)
+        contract.json        pinned and guarded values, calibration (launch)
+        ledger.jsonl         one line per step                     (rank 0)
+        metrics.jsonl        one line per step                     (rank 0)
+        events.jsonl         what happened to the run              (launch, agent, rank 0)
+        checkpoints/step-00000030/ ... COMPLETE                    (train)
+        attempts/0001/spec.json  environment.json  progress.json  logs/node-0/rank-0.log
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+import uuid
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+
+class RunDir:
+    """Paths and atomic writes below one URL (any fsspec scheme). Constructing touches nothing."""
+
+    def __init__(self, url: str) -> None:
+        self.fs, self.root = fsspec.core.url_to_fs(url)
+        self.url = url
+        self.local = isinstance(self.fs, LocalFileSystem)
+
+    def path(self, *parts: str) -> str:
+        """The file system's own path of something below the run directory."""
+        return posixpath.join(self.root, *parts)
+
+    def exists(self, *parts: str) -> bool:
+        return bool(self.fs.exists(self.path(*parts)))
+
+    def read_json(self, *parts: str) -> Any:
+        return json.loads(self.fs.cat_file(self.path(*parts)))
+
+    def write_json(self, *parts: str, data: Any) -> None:
+        """Replaces a small file as a whole: a reader sees the old one or the new one."""
+        self.write_bytes(*parts, data=(json.dumps(data, sort_keys=True, indent=2, ensure_ascii=False) + "\n").encode())
+
+    def write_bytes(self, *parts: str, data: bytes) -> None:
+        path = self.path(*parts)
+        if not self.local:
+            self.fs.pipe_file(path, data)  # object stores publish whole objects
+            return
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        scratch = f"{path}.{uuid.uuid4().hex}.tmp"
+        try:
+            with open(scratch, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(scratch, path)
+        except BaseException:
+            if os.path.exists(scratch):
+                os.unlink(scratch)
+            raise
+
+    def attempts(self) -> list[int]:
+        """Numbers of the attempts made so far, ascending."""
+        if not self.exists("attempts"):
+            return []
+        names = (posixpath.basename(str(p).rstrip("/")) for p in self.fs.ls(self.path("attempts"), detail=False))
+        return sorted(int(name) for name in names if re.fullmatch(r"\d{4,}", name))
+
+    @staticmethod
+    def attempt_name(attempt: int) -> str:
+        return f"{attempt:04d}"

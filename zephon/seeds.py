@@ -1,0 +1,75 @@
+"""All randomness of the loader: keys from names, numbers from counters.
+
+``derive(seed, "dataset", "web", "epoch", 3)`` is a 128-bit key; every random choice is a function of such a key and a
+counter, so nothing depends on call order, process, platform, ``hash()`` or NumPy's distribution code (only the raw
+Philox stream is used, which NumPy keeps stable across versions).
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+_ROUNDS = 6
+
+
+def derive(seed: int, *names: str | int) -> int:
+    """A 128-bit key for one purpose. Different names give independent keys; ``1`` and ``"1"`` differ."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (int(seed), *names):
+        tag = b"i" if isinstance(part, int) else b"s"
+        data = str(part).encode()
+        digest.update(tag + len(data).to_bytes(4, "little") + data)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def raw(key: int, n: int) -> npt.NDArray[np.uint64]:
+    """``n`` uniform 64-bit integers: the raw Philox4x64-10 stream of ``key``."""
+    generator = np.random.Philox(key=key)
+    return generator.random_raw(n)
+
+
+def permutation(key: int, n: int) -> npt.NDArray[np.int64]:
+    """A uniform permutation of ``range(n)`` as int64[n]; O(n log n)."""
+    return np.argsort(raw(key, n), kind="stable").astype(np.int64)
+
+
+def below(values: npt.NDArray[np.uint64], n: int) -> npt.NDArray[np.int64]:
+    """Maps uniform 64-bit integers onto ``range(n)`` (n < 2**32); the bias is under n / 2**32."""
+    return ((values >> np.uint64(32)) * np.uint64(n) >> np.uint64(32)).astype(np.int64)
+
+
+class KeyedPermutation:
+    """A pseudorandom permutation of ``range(n)`` with random access and no table.
+
+    A balanced Feistel network over the smallest even-width power of two that holds ``n``, with cycle walking: an output
+    outside the range is fed back until it lands inside (fewer than four rounds on average). Source of the method:
+    Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002.
+    """
+
+    def __init__(self, key: int, n: int) -> None:
+        self.n = n
+        self._half = max(1, ((n - 1).bit_length() + 1) // 2)
+        self._mask = (1 << self._half) - 1
+        self._key = key.to_bytes(16, "little")
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> int:
+        if not 0 <= index < self.n:
+            raise IndexError(index)
+        value = self._encrypt(index)
+        while value >= self.n:
+            value = self._encrypt(value)
+        return value
+
+    def _encrypt(self, value: int) -> int:
+        left, right = value >> self._half, value & self._mask
+        for step in range(_ROUNDS):
+            data = bytes([step]) + right.to_bytes(8, "little")
+            mixed = int.from_bytes(hashlib.blake2b(data, digest_size=8, key=self._key).digest(), "little")
+            left, right = right, left ^ (mixed & self._mask)
+        return left << self._half | right

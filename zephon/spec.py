@@ -1,0 +1,319 @@
+"""RunSpec: the frozen, typed, canonical form of one experiment, and which of its fields may change.
+
+    pinned    defines the data stream: a difference is refused; ``fork=NAME`` starts a new run with it
+    guarded   defines the model or its optimization: refused unless named in ``allow``
+    free      performance and placement: never in the fingerprint
+
+A field's kind stands beside its default, so that a new field must say what it is. ``RunSpec.from_dict`` rejects unknown
+keys and wrong types with the full dotted name; ``canonical_json`` has sorted keys and no floats that print differently.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Self
+
+from zephon.errors import ConfigError, nearest
+
+Kind = Literal["pinned", "guarded", "free"]
+
+
+def _field(kind: Kind, default: Any, choices: tuple[str, ...] | None, ge: float | None) -> Any:
+    metadata = {"kind": kind, "choices": choices, "ge": ge}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
+    if default is dataclasses.MISSING:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def pinned(default: Any = dataclasses.MISSING, *, choices: tuple[str, ...] | None = None, ge: float | None = None) -> Any:
+    """A field that defines the data stream."""
+    return _field("pinned", default, choices, ge)
+
+
+def guarded(default: Any = dataclasses.MISSING, *, choices: tuple[str, ...] | None = None, ge: float | None = None) -> Any:
+    """A field that defines the model or its optimization."""
+    return _field("guarded", default, choices, ge)
+
+
+def free(default: Any = dataclasses.MISSING, *, choices: tuple[str, ...] | None = None, ge: float | None = None) -> Any:
+    """A performance or placement setting."""
+    return _field("free", default, choices, ge)
+
+
+class Spec:
+    """Base of the spec dataclasses: checks choices and lower bounds once, at construction."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            choices, ge = field.metadata.get("choices"), field.metadata.get("ge")
+            if choices is not None and value not in choices:
+                raise ConfigError(
+                    f"{field.name}={value!r} is not one of {', '.join(map(repr, choices))}",
+                    follows="the run could not be built",
+                    remedy=nearest(str(value), choices),
+                )
+            if ge is not None and value is not None and value < ge:
+                raise ConfigError(
+                    f"{field.name}={value!r} is below {ge}",
+                    follows="the run could not be built",
+                    remedy=f"give a value of at least {ge}",
+                )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, at: str = "") -> Self:
+        """Builds from plain containers; unknown keys, missing keys and wrong types are errors with the dotted name."""
+        built = _build(cls, data, at)
+        assert isinstance(built, cls)
+        return built
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    def canonical_json(self) -> str:
+        """Sorted keys, no spaces, shortest float form; equal specs give equal text."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+    def sha256(self) -> str:
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetSpec(Spec):
+    path: str = pinned()
+    format: str | None = pinned(None)
+    field: str = pinned("text")
+    weight: float = pinned(1.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSpec(Spec):
+    datasets: dict[str, DatasetSpec] = pinned()
+    seed: int = pinned(0)
+    chunk_bytes: int = pinned(262144, ge=1024)
+    shuffle_chunks: bool = pinned(True)
+    shuffle_documents: bool = pinned(True)
+    exhausted: str = pinned("repeat", choices=("repeat", "stop", "redistribute"))
+    tokens_per_byte: dict[str, float] | None = pinned(None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerSpec(Spec):
+    id: str = pinned("gpt2")
+    special_tokens: str = pinned("eos", choices=("bos_eos", "bos", "eos", "none", "tokenizer_default"))
+    backend: str = free("auto")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PipelineSpec(Spec):
+    context_length: int = pinned(ge=2)
+    packing: str = pinned("wrap", choices=("wrap", "first_fit", "best_fit", "best_fit_wrap"))
+    shuffle_buffer: int = pinned(1024, ge=0)
+    shuffle_seed: int = pinned(0)
+    flush_every_k_chunks: int = pinned(8, ge=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanesSpec(Spec):
+    count: int = pinned(8, ge=1)
+    allow: str = free("whole", choices=("whole", "shared", "uneven"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoaderSpec(Spec):
+    runner: str = free("threads", choices=("threads", "process", "inline"))
+    workers: int | None = free(None, ge=0)
+    prefetch_batches: int = free(4, ge=0)
+    isolated: bool = free(False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSpec(Spec):
+    dim: int = guarded(128, ge=1)
+    layers: int = guarded(4, ge=1)
+    heads: int = guarded(4, ge=1)
+    kv_heads: int | None = guarded(None)
+    hidden_dim: int | None = guarded(None)
+    vocab_size: int | None = guarded(None)
+    rope_theta: float = guarded(10000.0)
+    norm_eps: float = guarded(1e-5)
+    tie_embeddings: bool = guarded(True)
+    init_from: str | None = guarded(None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerSpec(Spec):
+    lr: float = guarded(1e-3)
+    betas: tuple[float, float] = guarded((0.9, 0.95))
+    eps: float = guarded(1e-8)
+    weight_decay: float = guarded(0.1)
+    clip: float | None = guarded(1.0)
+    schedule: str = guarded("cosine", choices=("constant", "cosine", "linear", "wsd"))
+    warmup_steps: int = guarded(10, ge=0)
+    decay_steps: int | None = guarded(None)
+    min_lr_ratio: float = guarded(0.1)
+    z_loss: float = guarded(0.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointSpec(Spec):
+    every: int = free(50, ge=1)
+    keep_last: int = free(3, ge=1)
+    keep_every: int | None = free(None)
+    background: bool = free(True)
+    resume: str = free("latest", choices=("latest", "last_good"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainerSpec(Spec):
+    steps: int = guarded(ge=1)
+    seed: int = guarded(0)
+    microbatch_size: int = free(8, ge=1)
+    device: str = free("auto", choices=("auto", "cpu", "cuda"))
+    parallel: str = free("ddp", choices=("ddp", "fsdp", "hsdp"))
+    tensor_parallel: int = free(1, ge=1)
+    precision: str = guarded("float32", choices=("float32", "bfloat16"))
+    reduction: str = guarded("default", choices=("default", "canonical"))
+    activation_checkpointing: bool = free(False)
+    compile: bool = free(False)
+    torch_threads: int | None = free(None)
+    nonfinite: str = guarded("stop", choices=("stop", "skip", "rollback"))
+    eval_every: int | None = free(None)
+    eval_tokens: int = free(65536)
+    log_every: int = free(1, ge=1)
+    tensorboard: bool = free(True)
+    wandb: str | None = free(None)
+    mlflow: str | None = free(None)
+    process_group_timeout_s: float = free(120.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ElasticSpec(Spec):
+    nodes_min: int = free(1, ge=1)
+    nodes_max: int = free(8, ge=1)
+    procs_per_node: int = free(1, ge=1)
+    drain_s: float = free(60.0)
+    failure_budget: int = free(3, ge=0)
+    join_timeout_s: float = free(300.0)
+    heartbeat_s: float = free(5.0)
+    stall_s: float = free(120.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SchedulerSpec(Spec):
+    """Where the job runs. ``options`` belongs to the named scheduler, which types and checks it."""
+
+    name: str = free("local")
+    options: dict[str, Any] = free({})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSpec(Spec):
+    """One experiment.
+
+    Args:
+        name: the run's name; its directory is ``<runs>/<name>``.
+        global_batch_size: sequences in one optimizer step over all ranks.
+        nodes: how many nodes this attempt starts with.
+    """
+
+    name: str = free()
+    runs: str = free("runs")
+    nodes: int = free(1, ge=1)
+    global_batch_size: int = pinned(ge=1)
+    data: DataSpec = pinned()
+    tokenizer: TokenizerSpec = pinned(TokenizerSpec())
+    pipeline: PipelineSpec = pinned()
+    lanes: LanesSpec = pinned(LanesSpec())
+    loader: LoaderSpec = free(LoaderSpec())
+    model: ModelSpec = guarded(ModelSpec())
+    optimizer: OptimizerSpec = guarded(OptimizerSpec())
+    checkpoint: CheckpointSpec = free(CheckpointSpec())
+    trainer: TrainerSpec = guarded()
+    elastic: ElasticSpec = free(ElasticSpec())
+    scheduler: SchedulerSpec = free(SchedulerSpec())
+
+    def fields_of(self, kind: Kind) -> dict[str, Any]:
+        """All leaf values of one kind by dotted name, for the contract: ``{"data.seed": 0, ...}``."""
+        return {name: value for name, found, value in _leaves(self, "") if found == kind}
+
+
+def _leaves(spec: Spec, prefix: str) -> Iterator[tuple[str, Kind, Any]]:
+    for field in dataclasses.fields(spec):  # type: ignore[arg-type]
+        value, name = getattr(spec, field.name), prefix + field.name
+        if isinstance(value, Spec):
+            yield from _leaves(value, name + ".")
+        elif isinstance(value, dict) and value and all(isinstance(v, Spec) for v in value.values()):
+            for key, item in sorted(value.items()):
+                yield from _leaves(item, f"{name}.{key}.")
+        else:
+            yield name, field.metadata["kind"], value
+
+
+def _build(wanted: Any, value: Any, at: str) -> Any:
+    if isinstance(wanted, type) and issubclass(wanted, Spec):
+        return _build_spec(wanted, value, at)
+    origin, args = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in args:
+            return None
+        (inner,) = (a for a in args if a is not type(None))
+        return _build(inner, value, at)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise _wrong(at, value, "a mapping")
+        return {str(key): _build(args[1], item, f"{at}.{key}") for key, item in value.items()}
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)) or (args[-1] is not Ellipsis and len(value) != len(args)):
+            raise _wrong(at, value, f"a list of {len(args)} values")
+        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
+        return tuple(_build(kind, item, f"{at}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True)))
+    if wanted is Any:
+        return value
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+        raise _wrong(at, value, f"of type {wanted.__name__}")
+    return value
+
+
+def _build_spec(wanted: type[Spec], value: Any, at: str) -> Spec:
+    if isinstance(value, wanted):
+        return value
+    if not isinstance(value, Mapping):
+        raise _wrong(at, value, "a mapping")
+    hints = typing.get_type_hints(wanted)
+    prefix = f"{at}." if at else ""
+    for key in value:
+        if key not in hints:
+            raise ConfigError(
+                f"{prefix}{key} is not a known field",
+                follows="the setting would have no effect",
+                remedy=nearest(str(key), hints),
+            )
+    fields = dataclasses.fields(wanted)  # type: ignore[arg-type]
+    required = [f.name for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
+    missing = [f"{prefix}{name}" for name in required if name not in value]
+    if missing:
+        raise ConfigError(
+            f"{', '.join(missing)} must be given",
+            follows="there is no sensible default to run with",
+            remedy=f"set {missing[0]}=VALUE",
+        )
+    try:
+        return wanted(**{key: _build(hints[key], item, f"{prefix}{key}") for key, item in value.items()})
+    except ConfigError as error:
+        if at and not getattr(error, "__notes__", None):
+            error.add_note(f"at {at}")
+        raise
+
+
+def _wrong(at: str, value: Any, wanted: str) -> ConfigError:
+    return ConfigError(f"{at}={value!r} is not {wanted}", follows="the run could not be built", remedy=f"give a value {wanted}")
