@@ -1,0 +1,34 @@
+"""The TorchX component: an elastic Zephon job from a resolved spec.
+
+    torchx run -s kubernetes launch/components.py:elastic --spec runs/exp1/spec.json --run s3://bucket/runs/exp1
+
+``zephon run`` builds the same value through ``zephon.launch.appdef``; this file is the door for TorchX's own command line.
+"""
+
+from __future__ import annotations
+
+import torchx.specs as specs
+
+
+def elastic(
+    spec: str, run: str, attempt: int = 1, image: str = "", worker: str = "zephon.train", endpoint: str = ""
+) -> specs.AppDef:
+    """One elastic agent per node, each with its workers.
+
+    Args:
+        spec: file with the resolved RunSpec as JSON, or the JSON text itself
+        run: URL of the run directory
+        attempt: number of this start
+        image: container image
+        worker: module that each worker runs
+        endpoint: host:port of the coordinator, if it is known beforehand
+    """
+    import json
+    from pathlib import Path
+
+    from zephon.launch.appdef import app_def
+    from zephon.spec import RunSpec
+
+    text = spec if spec.lstrip().startswith("{") else Path(spec).read_text(encoding="utf-8")
+    resolved = RunSpec.from_dict(json.loads(text))
+    return app_def(resolved, run=run, attempt=attempt, image=image or None, worker=worker, endpoint=endpoint or None)
