@@ -6,7 +6,9 @@
     ├── DataError                   a document or shard that cannot be used           (also ValueError)
     ├── StateError                  a checkpoint state that is torn, foreign or damaged (also ValueError)
     ├── LedgerMismatch              a step was delivered with other data than before
-    └── WorkerDied                  a thread, process or rank ended that was still needed (also RuntimeError)
+    ├── WorkerDied                  a thread, process or rank ended that was still needed (also RuntimeError)
+    ├── SaveFailed                  a checkpoint that could not be completed          (also RuntimeError)
+    └── Superseded                  a newer generation has taken the run over
 
 An address (dataset, shard, row, lane, step) is attached with ``add_note`` as the exception passes the code that knows it.
 """
@@ -62,9 +64,14 @@ class ContractError(ZephonError):
 
 
 class DataError(ZephonError, ValueError):
-    """A document or shard that cannot be read or used. Its notes carry the address."""
+    """A document or shard that cannot be read or used.
+
+    ``document`` is (shard, row) within its chunk's dataset where the error is about one document; the reader and the
+    workers, who know the dataset, turn it into a note with the whole address.
+    """
 
     exit_status = 65
+    document: tuple[int, int] | None = None
 
 
 class StateError(ZephonError, ValueError):
@@ -81,6 +88,16 @@ class LedgerMismatch(ZephonError):
 
 class WorkerDied(ZephonError, RuntimeError):
     """A worker thread, process or rank ended while it was still needed."""
+
+
+class SaveFailed(ZephonError, RuntimeError):
+    """A checkpoint could not be completed; the one before is untouched. A crash: the next start may succeed."""
+
+
+class Superseded(ZephonError):
+    """A newer generation trains this run; this one must not write any more. Exits like a drained worker."""
+
+    exit_status = 75
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -181,6 +181,7 @@ class TrainerSpec(Spec):
     tensor_parallel: int = free(1, ge=1)
     precision: str = guarded("float32", choices=("float32", "bfloat16"))
     reduction: str = guarded("default", choices=("default", "canonical"))
+    canonical_block: int | None = guarded(None, ge=1)
     activation_checkpointing: bool = free(False)
     compile: bool = free(False)
     torch_threads: int | None = free(None)

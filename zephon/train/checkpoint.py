@@ -1,0 +1,343 @@
+"""Checkpoints: PyTorch distributed checkpoint inside, one marker file outside.
+
+    checkpoints/step-00000030/
+        __0_0.distcp ...  .metadata      tensors and lane cursors, loadable at any size and sharding
+        meta.json                        step, tokens, fingerprints, what a reader without torch may want
+        COMPLETE                         written last: every file with its size and SHA-256
+
+Without ``COMPLETE`` a folder is an interrupted save: it is named, skipped and later replaced. With it, a part that is
+missing, short or altered is damage: it is named, and the checkpoint before is used only when ``checkpoint.resume=last_good``
+says so. All ranks take the same checkpoint, the newest that every one of them sees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+from zephon.errors import SaveFailed, StateError, ZephonError
+from zephon.rundir import RunDir
+from zephon.spec import CheckpointSpec, RunSpec
+from zephon.train.distributed import World
+
+MARK, META, FOLDER, VERSION = "COMPLETE", "meta.json", "checkpoints", 1
+LANE = "loader.lane."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meta:
+    """What a checkpoint says about itself, beside its tensors.
+
+    Args:
+        step: optimizer steps done, so also the index of the next step.
+        tokens: trained tokens so far.
+        loader: a loader state less its lanes (version, fingerprint, step).
+        pinned: the RunSpec's pinned fields by dotted name.
+        skipped: steps whose update was left out, by design or after a rollback.
+    """
+
+    step: int
+    tokens: int
+    loader: dict[str, Any]
+    pinned: dict[str, Any]
+    guarded: dict[str, Any]
+    rng: dict[str, Any]
+    skipped: tuple[int, ...] = ()
+
+
+def folder(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def steps_on_disk(run: RunDir) -> list[int]:
+    """Steps that have a folder, complete or not, ascending."""
+    if not run.exists(FOLDER):
+        return []
+    names = [posixpath.basename(str(path).rstrip("/")) for path in run.fs.ls(run.path(FOLDER), detail=False, refresh=True)]
+    return sorted(int(name[5:]) for name in names if name.startswith("step-") and name[5:].isdigit())
+
+
+def marker(run: RunDir, step: int) -> dict[str, Any] | None:
+    """The content of ``COMPLETE``, or None where the save never ended."""
+    if not run.exists(FOLDER, folder(step), MARK):
+        return None
+    found: dict[str, Any] = run.read_json(FOLDER, folder(step), MARK)
+    return found
+
+
+def complete_steps(run: RunDir) -> list[int]:
+    """Steps with a complete checkpoint, ascending. Needs no torch state and no other rank."""
+    return [step for step in steps_on_disk(run) if marker(run, step) is not None]
+
+
+def damage(run: RunDir, step: int, *, part: int = 0, parts: int = 1) -> str | None:
+    """What is wrong with a complete checkpoint's files; a rank checks every ``parts``-th of them. None when nothing is."""
+    mark = marker(run, step)
+    if mark is None:
+        return f"{MARK} is missing"
+    for name in sorted(mark["files"])[part::parts]:
+        path, wanted = run.path(FOLDER, folder(step), name), mark["files"][name]
+        if not run.fs.exists(path):
+            return f"{name} is missing"
+        size = run.fs.size(path)
+        if size != wanted["size"]:
+            return f"{name} has {size} bytes and should have {wanted['size']}"
+        if _sha256(run, path) != wanted["sha256"]:
+            return f"{name} has the right size and other content (its SHA-256 differs)"
+    return None
+
+
+def choose(run: RunDir, world: World, *, policy: str, tell: Callable[[str], None]) -> int | None:
+    """The step to resume from, the same on every rank; None where there is no complete checkpoint.
+
+    Args:
+        policy: ``latest`` refuses a damaged newest checkpoint, ``last_good`` goes back to the one before.
+        tell: is given a sentence for each folder that is left out.
+
+    Raises:
+        StateError: the newest complete checkpoint is damaged and the policy is ``latest``.
+    """
+    mine = {step: hashlib.sha256(json.dumps(marker(run, step), sort_keys=True).encode()).hexdigest() for step in complete_steps(run)}
+    every = world.exchange(mine)
+    common = sorted(step for step, digest in mine.items() if all(other.get(step) == digest for other in every))
+    for step in sorted(set(steps_on_disk(run)) - set(common)):
+        reason = "is not the same on every rank" if step in mine else "was never completed"
+        tell(f"checkpoint {folder(step)} {reason}: skipped")
+    for step in reversed(common):
+        found = world.exchange(damage(run, step, part=world.seat.rank, parts=world.seat.size))
+        reason = next((one for one in found if one is not None), None)
+        if reason is None:
+            return step
+        older = [s for s in common if s < step]
+        if policy == "latest":
+            raise StateError(
+                f"checkpoint {folder(step)} of {run.url} is damaged: {reason}",
+                follows="training would go on from other weights, or from none",
+                remedy=f"resume with checkpoint.resume=last_good to go back to {folder(older[-1])}" if older
+                else "restore the file from a copy, or delete the checkpoints folder to begin again",
+            )
+        tell(f"checkpoint {folder(step)} is damaged ({reason}): skipped")
+    return None
+
+
+def load(run: RunDir, step: int, tensors: dict[str, Tensor], world: World) -> tuple[Meta, dict[str, Any]]:
+    """Fills ``tensors`` in place, whatever their sharding, and returns the meta data and the merged loader state.
+
+    Raises:
+        StateError: the checkpoint has other tensors, or other shapes, than asked for.
+    """
+    meta = Meta(**{**run.read_json(FOLDER, folder(step), META)["meta"]})
+    reader = _reader(run, step)
+    saved = reader.read_metadata().state_dict_metadata
+    _check_names(run, step, tensors, saved)
+    lanes: dict[str, Any] = {name: b"" for name in saved if name.startswith(LANE)}
+    state: dict[str, Any] = {**tensors, **lanes}
+    dcp.load(state, storage_reader=reader, process_group=world.saving)
+    loader = {**meta.loader, "lanes": {int(name.removeprefix(LANE)): state[name] for name in lanes}}
+    return meta, loader
+
+
+def _check_names(run: RunDir, step: int, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:
+    shapes = {name: tuple(one.size) for name, one in saved.items() if hasattr(one, "size") and not name.startswith(LANE)}
+    wanted = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if shapes == wanted:
+        return
+    missing, surplus = sorted(set(wanted) - set(shapes)), sorted(set(shapes) - set(wanted))
+    other = [f"{n} {shapes[n]} instead of {wanted[n]}" for n in sorted(set(wanted) & set(shapes)) if shapes[n] != wanted[n]]
+    raise StateError(
+        f"checkpoint {folder(step)} of {run.url} holds another model or optimizer: "
+        f"missing {missing[:3]}, surplus {surplus[:3]}, other shapes {other[:3]}",
+        follows="parts of the training state would silently begin from zero",
+        remedy="resume with the model and optimizer that this run was started with, or begin a new run",
+    )
+
+
+def check_pinned(meta: Meta, spec: RunSpec) -> None:
+    """Refuses to continue a run whose data stream would be another one."""
+    before, now = meta.pinned, json.loads(json.dumps(spec.fields_of("pinned")))
+    changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    if changed:
+        name = changed[0]
+        raise StateError(
+            f"{name} was {before.get(name)!r} when this checkpoint was made and is {now.get(name)!r} now"
+            + (f" (also changed: {', '.join(changed[1:])})" if changed[1:] else ""),
+            follows="the rest of the run would be trained on another stream of data than its beginning",
+            remedy=f"set {name} back, or start a new run from this checkpoint with fork=NEW_NAME",
+        )
+
+
+class Saver:
+    """Saves in the background, one save at a time; owned by a session, which closes it.
+
+    Args:
+        fence: called before the marker is written; raises where a newer generation has taken the run over.
+    """
+
+    def __init__(self, run: RunDir, world: World, spec: CheckpointSpec, *, fence: Callable[[], None]) -> None:
+        self._run, self._world, self._spec, self._fence = run, world, spec, fence
+        self._thread: ThreadPoolExecutor | None = None
+        self._stager: DefaultStager | None = None
+        self._pending: Future[None] | None = None
+        self.last: int | None = None
+
+    def save(self, tensors: dict[str, Tensor], lanes: dict[int, Any], meta: Meta, *, wait: bool = False) -> None:
+        """Begins a save of this step; returns when the tensors are copied, or with ``wait`` when it is complete.
+
+        Raises:
+            SaveFailed: this save or the one before could not be completed; on every rank.
+        """
+        self.wait()
+        if self.last == meta.step:
+            return
+        state: dict[str, Any] = dict(tensors)
+        self.last = meta.step
+        state.update({f"{LANE}{lane}": value for lane, value in lanes.items()})
+        if not self._spec.background or wait:
+            self._write(state, meta)
+            return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="zephon-save")
+            on_gpu = self._world.device.type == "cuda"
+            self._stager = DefaultStager(StagingOptions(on_gpu, False, False, on_gpu))
+        assert self._stager is not None
+        staged = self._stager.stage(state)
+        self._pending = self._thread.submit(self._write, staged, meta)
+
+    def failed(self) -> ZephonError | None:
+        """The error of a background save that has ended badly, without waiting."""
+        if self._pending is not None and self._pending.done():
+            error = self._pending.exception()
+            if error is not None:
+                return error if isinstance(error, ZephonError) else _save_failed(self._run, self.last or 0, repr(error))
+        return None
+
+    def wait(self) -> None:
+        """Waits for the save in the background and raises its error, once."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """Ends the thread; a save that is still running is completed first."""
+        try:
+            self.wait()
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown(wait=True)
+                self._thread = None
+            if self._stager is not None:
+                self._stager.close()
+                self._stager = None
+
+    def _write(self, state: dict[str, Any], meta: Meta) -> None:
+        run, first = self._run, self._world.first
+        try:
+            if self._agreed(lambda: _prepare(run, meta) if first else None)[0] == "there":
+                return
+            dcp.save(state, storage_writer=_writer(run, meta.step), process_group=self._world.saving)
+            files = {}
+            for part in self._agreed(lambda: _own_files(run, meta.step, self._world.seat.rank)):
+                files.update(part)
+            self._agreed(lambda: self._finish(files, meta) if first else None)
+        except dcp.CheckpointException as error:
+            rank, (cause, _) = min(error.failures.items())
+            raise _save_failed(run, meta.step, f"rank {rank}: {cause!r}") from error
+
+    def _finish(self, files: dict[str, Any], meta: Meta) -> None:
+        self._fence()
+        data = {"version": VERSION, "step": meta.step, "world_size": self._world.seat.size, "files": files}
+        self._run.write_json(FOLDER, folder(meta.step), MARK, data=data)
+        prune(self._run, self._spec)
+
+    def _agreed(self, work: Callable[[], Any]) -> list[Any]:
+        """Runs ``work`` on every rank and gives every rank all results, or raises the first rank's error on all."""
+        try:
+            mine: tuple[bool, Any] = (True, work())
+        except (OSError, ZephonError) as error:
+            mine = (False, error)
+        found: list[Any] = [None] * self._world.seat.size
+        dist.all_gather_object(found, mine, group=self._world.saving)
+        for rank, (good, value) in enumerate(found):
+            if not good:
+                raise value if isinstance(value, ZephonError) else _save_failed(self._run, self.last or 0, f"rank {rank}: {value!r}")
+        return [value for _, value in found]
+
+
+def prune(run: RunDir, spec: CheckpointSpec) -> None:
+    """Keeps the last ``keep_last`` complete checkpoints and each step that ``keep_every`` divides; removes the others."""
+    done = complete_steps(run)
+    kept = set(done[-spec.keep_last :])
+    if spec.keep_every:
+        kept |= {step for step in done if step % spec.keep_every == 0}
+    for step in done:
+        if step not in kept:
+            # The marker goes first: an interrupted removal must not look like a checkpoint.
+            run.fs.rm_file(run.path(FOLDER, folder(step), MARK))
+            run.fs.rm(run.path(FOLDER, folder(step)), recursive=True)
+
+
+def _prepare(run: RunDir, meta: Meta) -> str:
+    place = (FOLDER, folder(meta.step))
+    if marker(run, meta.step) is not None and damage(run, meta.step) is None:
+        return "there"
+    if run.exists(*place):
+        run.fs.rm(run.path(*place), recursive=True)
+    run.write_json(*place, META, data={"version": VERSION, "meta": meta.__dict__})
+    return "ready"
+
+
+def _own_files(run: RunDir, step: int, rank: int) -> dict[str, Any]:
+    files = {}
+    for path in run.fs.ls(run.path(FOLDER, folder(step)), detail=False, refresh=True):
+        name = posixpath.basename(str(path))
+        if name.startswith(f"__{rank}_") or (rank == 0 and not name.startswith("__")):
+            files[name] = {"size": run.fs.size(path), "sha256": _sha256(run, path)}
+    return files
+
+
+def _sha256(run: RunDir, path: str) -> str:
+    digest = hashlib.sha256()
+    with run.fs.open(path, "rb") as file:
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _writer(run: RunDir, step: int) -> dcp.StorageWriter:
+    if run.local:
+        return dcp.FileSystemWriter(run.path(FOLDER, folder(step)))
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
+
+    return FsspecWriter(posixpath.join(run.url, FOLDER, folder(step)))
+
+
+def _reader(run: RunDir, step: int) -> dcp.StorageReader:
+    if run.local:
+        return dcp.FileSystemReader(run.path(FOLDER, folder(step)))
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+
+    return FsspecReader(posixpath.join(run.url, FOLDER, folder(step)))
+
+
+def _save_failed(run: RunDir, step: int, reason: str) -> SaveFailed:
+    return SaveFailed(
+        f"checkpoint {folder(step)} of {run.url} could not be written: {reason}",
+        follows="a crash would lose every step since the checkpoint before, which is untouched",
+        remedy="make room or restore access to the run directory; the next start resumes from the newest complete checkpoint",
+    )
+
+
+def plain_rng(seed: int) -> dict[str, Any]:
+    """What a checkpoint says about randomness: it is a function of seed and step, so there is nothing else to save."""
+    return {"scheme": "seed-and-step", "seed": seed, "torch": torch.__version__}

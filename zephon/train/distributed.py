@@ -1,0 +1,180 @@
+"""One membership of ranks: who is there, on which devices, and how they talk.
+
+A ``World`` is made by ``join`` and ended by ``leave``; the process itself lives on and may join another. Everything else
+that depends on the membership hangs on a World (session.py). A single process is a world of one and takes the same path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from zephon.errors import ConfigError
+
+SAVE_TIMEOUT = timedelta(hours=1)  # a slow disk is not a dead rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """This process's place in a membership, as the launcher decided it."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+    @staticmethod
+    def from_environment(env: Mapping[str, str] = os.environ) -> Seat:
+        """Reads what torch elastic sets; a plain process without RANK and WORLD_SIZE is a world of one."""
+        if ("RANK" in env) != ("WORLD_SIZE" in env):
+            raise ConfigError(
+                f"RANK={env.get('RANK')!r} and WORLD_SIZE={env.get('WORLD_SIZE')!r}: only one of the two is set",
+                follows="this process would train alone, or wait for ranks that do not exist",
+                remedy="set both (torch elastic does), or neither for a single process",
+            )
+        read = {
+            "rank": ("RANK", 0),
+            "size": ("WORLD_SIZE", 1),
+            "local_rank": ("LOCAL_RANK", 0),
+            "local_size": ("LOCAL_WORLD_SIZE", 1),
+        }
+        return Seat(**{field: int(env.get(name, default)) for field, (name, default) in read.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A membership that this process has joined.
+
+    Args:
+        seat: rank and size, over all kinds of parallelism.
+        device: where this rank computes.
+        mesh: named dimensions ``replicate``, ``shard`` and ``tensor``; their product is the size.
+        saving: a second group, so that a save in the background never waits for a training step.
+    """
+
+    seat: Seat
+    device: torch.device
+    mesh: DeviceMesh
+    saving: dist.ProcessGroup
+
+    @property
+    def dp_size(self) -> int:
+        """How many ranks see different data: all but tensor-parallel peers."""
+        return int(self.mesh["replicate"].size() * self.mesh["shard"].size())
+
+    @property
+    def dp_rank(self) -> int:
+        return int(self.mesh["replicate"].get_local_rank() * self.mesh["shard"].size() + self.mesh["shard"].get_local_rank())
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank writes the run's files."""
+        return self.seat.rank == 0
+
+    def exchange(self, item: Any) -> list[Any]:
+        """Gives every rank what every rank brought, by rank. Small picklable things; travels over the CPU."""
+        if self.seat.size == 1:
+            return [item]
+        found: list[Any] = [None] * self.seat.size
+        dist.all_gather_object(found, item)
+        return found
+
+    def broadcast(self, item: Any, *, source: int = 0) -> Any:
+        """Gives every rank the ``item`` of one."""
+        box = [item]
+        if self.seat.size > 1:
+            dist.broadcast_object_list(box, src=source)
+        return box[0]
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum over data-parallel ranks, in place."""
+        if self.seat.size > 1:
+            dist.all_reduce(value)
+            value /= self.seat.size // self.dp_size  # tensor-parallel peers brought the same value
+        return value
+
+    def leave(self) -> None:
+        """Ends the membership; safe when a peer is already gone."""
+        dist.destroy_process_group()
+
+
+def choose_device(wanted: str, *, local_rank: int) -> torch.device:
+    """The device of this process for ``trainer.device``."""
+    found = torch.cuda.device_count()
+    if wanted == "cpu" or (wanted == "auto" and not found):
+        return torch.device("cpu")
+    if local_rank >= found:
+        raise ConfigError(
+            f"local rank {local_rank} needs its own CUDA device, and {found} are visible (trainer.device={wanted})",
+            follows="two ranks would share a device, or there would be none",
+            remedy="start as many processes on a node as it has devices, or set trainer.device=cpu",
+        )
+    return torch.device("cuda", local_rank)
+
+
+def mesh_shape(*, parallel: str, tensor: int, size: int, local_size: int) -> tuple[int, int, int]:
+    """(replicate, shard, tensor) for ``trainer.parallel``; hsdp shards inside a node and replicates between nodes.
+
+    >>> mesh_shape(parallel="hsdp", tensor=1, size=8, local_size=4)
+    (2, 4, 1)
+    """
+    if size % tensor:
+        raise ConfigError(
+            f"trainer.tensor_parallel={tensor} does not divide the {size} ranks",
+            follows="some ranks would belong to no tensor-parallel group",
+            remedy=f"use a number of ranks that is a multiple of {tensor}",
+        )
+    data = size // tensor
+    if parallel == "ddp":
+        return data, 1, tensor
+    if parallel == "fsdp":
+        return 1, data, tensor
+    shard = max(1, local_size // tensor)
+    if data % shard:
+        raise ConfigError(
+            f"trainer.parallel=hsdp shards over the {shard} ranks of a node, which do not divide the {data} data-parallel ranks",
+            follows="the nodes would hold differently sharded replicas",
+            remedy="start the same number of processes on every node, or use trainer.parallel=fsdp",
+        )
+    return data // shard, shard, tensor
+
+
+def join(
+    seat: Seat,
+    *,
+    device: torch.device,
+    parallel: str = "ddp",
+    tensor: int = 1,
+    timeout_s: float = 120.0,
+    store: dist.Store | None = None,
+) -> World:
+    """Meets the other ranks of a membership and returns it.
+
+    Args:
+        store: where they meet; by default what MASTER_ADDR and MASTER_PORT name, or nothing for a single process.
+        timeout_s: how long a collective may wait for a rank before this process gives up.
+    """
+    shape = mesh_shape(parallel=parallel, tensor=tensor, size=seat.size, local_size=seat.local_size)
+    if store is None and seat.size == 1:
+        store = dist.HashStore()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+        timeout=timedelta(seconds=timeout_s),
+        store=store,
+        rank=seat.rank,
+        world_size=seat.size,
+    )
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard", "tensor"))
+    saving = dist.new_group(backend="gloo", timeout=SAVE_TIMEOUT)
+    assert isinstance(saving, dist.ProcessGroup)
+    return World(seat=seat, device=device, mesh=mesh, saving=saving)

@@ -1,0 +1,190 @@
+"""A Llama-style decoder: RMSNorm, rotary positions restarting per document, grouped-query attention, SwiGLU.
+
+    tokens [B, T] -> embed -> layers x ( + attention(norm) ; + feed-forward(norm) ) -> norm -> logits [B, T, V]
+
+The module holds parameters only (no buffers), so it can be built on the meta device, sharded, and filled in later.
+``initialise`` fills each parameter from the seed and the parameter's own name: the weights are the same for every
+number of ranks and every kind of sharding. To train another model, replace ``Decoder``; the rest asks for
+``forward(input_ids, positions) -> logits`` and for ``blocks()``, the units to shard and recompute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils.checkpoint import checkpoint
+
+from zephon.errors import ConfigError
+from zephon.seeds import derive
+from zephon.spec import ModelSpec
+from zephon.train.attention import Attend, attention
+
+IGNORE = -100
+
+
+class Decoder(nn.Module):
+    """The whole model.
+
+    Args:
+        spec: sizes; ``kv_heads`` defaults to ``heads``, ``hidden_dim`` to 8/3 dim rounded up to a multiple of 32.
+        vocab_size: rows of the embedding.
+        recompute: recompute each layer in backward instead of keeping its activations.
+        attend: ``"dense"``, ``"flex"`` or ``"auto"``, see attention.py.
+    """
+
+    def __init__(self, spec: ModelSpec, vocab_size: int, *, recompute: bool = False, attend: str = "auto") -> None:
+        super().__init__()
+        check_shape(spec)
+        self.spec, self.recompute, self.attend = spec, recompute, attend
+        self.embed = nn.Embedding(vocab_size, spec.dim)
+        self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
+        self.norm = nn.RMSNorm(spec.dim, eps=spec.norm_eps)
+        self.output = None if spec.tie_embeddings else nn.Linear(spec.dim, vocab_size, bias=False)
+
+    def forward(self, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Logits [B, T, V] of token ids [B, T]; ``positions`` restart at 0 with each document."""
+        rotary = rotation(input_ids, positions, head_dim=self.spec.dim // self.spec.heads, theta=self.spec.rope_theta)
+        attend = attention(positions, kind=self.attend)
+        x = self.embed(input_ids)
+        for layer in self.layers:
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(layer, x, rotary, attend, use_reentrant=False)
+            else:
+                x = layer(x, rotary, attend)
+        x = self.norm(x)
+        return F.linear(x, self.embed.weight) if self.output is None else self.output(x)
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self.layers)
+
+
+class Layer(nn.Module):
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(spec.dim, eps=spec.norm_eps)
+        self.attention = Attention(spec)
+        self.feed_forward_norm = nn.RMSNorm(spec.dim, eps=spec.norm_eps)
+        self.feed_forward = FeedForward(spec.dim, hidden_dim(spec))
+
+    def forward(self, x: Tensor, rotary: Tensor, attend: Attend) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotary, attend)
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class Attention(nn.Module):
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.head_dim = spec.dim // spec.heads
+        kv_dim = (spec.kv_heads or spec.heads) * self.head_dim
+        self.query = nn.Linear(spec.dim, spec.dim, bias=False)
+        self.key = nn.Linear(spec.dim, kv_dim, bias=False)
+        self.value = nn.Linear(spec.dim, kv_dim, bias=False)
+        self.out = nn.Linear(spec.dim, spec.dim, bias=False)
+
+    def forward(self, x: Tensor, rotary: Tensor, attend: Attend) -> Tensor:
+        q, k, v = (
+            f(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for f in (self.query, self.key, self.value)
+        )  # each [B, heads, T, D]
+        y = attend(rotate(q, rotary), rotate(k, rotary), v)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(dim, hidden, bias=False)
+        self.up = nn.Linear(dim, hidden, bias=False)
+        self.down = nn.Linear(hidden, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+def rotation(input_ids: Tensor, positions: Tensor | None, *, head_dim: int, theta: float) -> Tensor:
+    """Cosines and sines of each token's rotation angles: float32 [2, B or 1, 1, T, head_dim / 2]."""
+    if positions is None:
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+    exponent = torch.arange(0, head_dim, 2, device=input_ids.device, dtype=torch.float32) / head_dim
+    angles = positions[:, None, :, None].float() * theta**-exponent
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate(x: Tensor, rotary: Tensor) -> Tensor:
+    """Rotates the pairs (x[i], x[i + D/2]) of [B, heads, T, D]."""
+    cos, sin = rotary
+    a, b = x.float().chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).type_as(x)
+
+
+def loss_sums(logits: Tensor, labels: Tensor, *, z_loss: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Sums over the trained tokens, to be divided by the count of the whole step.
+
+    Args:
+        logits: [B, T, V].
+        labels: int64 [B, T], -100 where nothing is trained.
+        z_loss: weight of log(Z)^2, which keeps the logits from drifting.
+
+    Returns:
+        (what is minimised, cross entropy alone), float32 scalars; equal without z-loss.
+    """
+    flat, target = logits.float().flatten(0, 1), labels.flatten()
+    entropy = F.cross_entropy(flat, target, ignore_index=IGNORE, reduction="sum")
+    if not z_loss:
+        return entropy, entropy
+    drift = flat.logsumexp(-1).square().masked_fill(target == IGNORE, 0.0).sum()
+    return entropy + z_loss * drift, entropy
+
+
+def hidden_dim(spec: ModelSpec) -> int:
+    return spec.hidden_dim or 32 * math.ceil(spec.dim * 8 / 3 / 32)
+
+
+def check_shape(spec: ModelSpec) -> None:
+    """Raises ConfigError where heads do not divide the width evenly."""
+    kv_heads = spec.kv_heads or spec.heads
+    if spec.dim % spec.heads or spec.heads % kv_heads or (spec.dim // spec.heads) % 2:
+        raise ConfigError(
+            f"model.dim={spec.dim}, model.heads={spec.heads}, model.kv_heads={kv_heads} do not fit together",
+            follows="attention heads would have no whole, even width or could not share keys",
+            remedy="make dim an even multiple of heads, and heads a multiple of kv_heads",
+        )
+
+
+def initial(name: str, shape: torch.Size, *, seed: int, layers: int) -> Tensor:
+    """The starting value of one parameter: float32, a pure function of seed, name, shape and depth."""
+    if len(shape) == 1:
+        return torch.ones(shape)
+    scale = 0.02 / math.sqrt(2 * layers) if name.endswith(("attention.out.weight", "feed_forward.down.weight")) else 0.02
+    generator = torch.Generator().manual_seed(derive(seed, "init", name) % 2**63)
+    return torch.empty(shape).normal_(0.0, scale, generator=generator)
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, *, seed: int, layers: int) -> None:
+    """Fills every parameter, sharded or whole, one full tensor at a time."""
+    for name, parameter in model.named_parameters():
+        assign(parameter, initial(name, parameter.shape, seed=seed, layers=layers))
+
+
+@torch.no_grad()
+def assign(target: Tensor, full: Tensor) -> None:
+    """Copies a full tensor into a whole tensor or into this rank's part of a sharded one; no communication."""
+    if isinstance(target, DTensor):
+        local = full.to(target.device)
+        target.copy_(distribute_tensor(local, target.device_mesh, target.placements, src_data_rank=None))
+    else:
+        target.copy_(full)
+
+
+def parameter_count(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters by name, sharded or whole, in a fixed order."""
+    yield from model.named_parameters()

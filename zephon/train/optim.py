@@ -1,0 +1,62 @@
+"""AdamW with two parameter groups, and its state by parameter name.
+
+Matrices decay, vectors (norms) do not. The state of every parameter exists from the beginning, with every field of
+AdamW, so that a checkpoint can be loaded into it by name and a missing or surplus field is seen.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from zephon.spec import OptimizerSpec
+
+FIELDS = ("step", "exp_avg", "exp_avg_sq")
+
+
+def adamw(model: nn.Module, spec: OptimizerSpec) -> torch.optim.AdamW:
+    """The optimizer of ``model``, with zeroed state already in place. Fused kernels on CUDA."""
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": spec.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    device = next(model.parameters()).device.type
+    optimizer = torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=device == "cuda"
+    )
+    for parameter in model.parameters():
+        where = parameter.device if device == "cuda" else torch.device("cpu")
+        optimizer.state[parameter] = {
+            "step": torch.zeros((), dtype=torch.float32, device=where),
+            "exp_avg": torch.zeros_like(parameter, requires_grad=False),
+            "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
+        }
+    return optimizer
+
+
+def tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """All tensors of a training state by flat name: ``model.NAME`` and ``optim.NAME.FIELD``; live, not copied."""
+    found: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        found[f"model.{name}"] = parameter.detach()
+        state = cast("dict[str, Tensor]", optimizer.state[parameter])
+        for field in FIELDS:
+            found[f"optim.{name}.{field}"] = state[field].detach()
+    return found
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def gradient_norm(model: nn.Module) -> Tensor:
+    """The 2-norm of the whole gradient, the same number however it is sharded: float32 scalar."""
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    return cast("Tensor", norm.full_tensor()) if hasattr(norm, "full_tensor") else norm
+
+
+def clip(model: nn.Module, norm: Tensor, limit: float) -> None:
+    """Scales the gradients so that their norm is at most ``limit``; ``norm`` is what ``gradient_norm`` gave."""
+    torch.nn.utils.clip_grads_with_norm_(list(model.parameters()), limit, norm)

@@ -1,0 +1,281 @@
+"""Everything that depends on the membership, built by one function and torn down again inside the living process.
+
+    Job (spec, run directory, loader factory)          lives as long as the process
+      └─ build(job, world, snapshot) -> Session        mesh, wrapped model, optimizer, loader assignment, saver
+           └─ session.take() -> Snapshot               the whole state in memory, independent of the membership
+           └─ session.close()                          ends threads; the world may then be left and another joined
+
+A new membership finds its state in this order: the newest snapshot that any rank still holds, sent by that rank to those
+without it; the checkpoint that all ranks agree on; or step 0, where weights follow from the seed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from zephon.errors import StateError, ZephonError
+from zephon.rundir import RunDir
+from zephon.seeds import derive
+from zephon.spec import RunSpec
+from zephon.train import checkpoint, optim, reduction
+from zephon.train.data import Feed, GlobalStep, Rows, agree, report
+from zephon.train.distributed import World
+from zephon.train.metrics import Clock
+from zephon.train.model import Decoder, assign, initialise, loss_sums
+from zephon.train.schedule import learning_rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What stays the same in every membership of this process.
+
+    Args:
+        feed: makes the loader's part for (dp_rank, dp_size).
+        vocab_size: rows of the embedding.
+        tell: is given a sentence for whoever reads the log.
+        fence: raises where a newer generation has taken the run over; called before anything is written.
+    """
+
+    spec: RunSpec
+    run: RunDir
+    feed: Callable[[int, int], Feed]
+    vocab_size: int
+    tell: Callable[[str], None] = print
+    fence: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A training state in memory after ``step`` steps: full tensors by name and the loader states of all ranks."""
+
+    step: int
+    tokens: int
+    tensors: dict[str, Tensor]
+    states: list[dict[str, Any]]
+    skipped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """What one optimizer step gave. ``skipped`` says why the weights were left as they were, or is None."""
+
+    loss: float
+    norm: float
+    rate: float
+    skipped: str | None = None
+
+
+class Session:
+    """One membership's training; see the module's text. Made by ``build``."""
+
+    def __init__(self, job: Job, world: World, module: nn.Module, model: nn.Module) -> None:
+        self.job, self.spec, self.world, self.module, self.model = job, job.spec, world, module, model
+        self.optimizer = optim.adamw(module, job.spec.optimizer)
+        self.feed = job.feed(world.dp_rank, world.dp_size)
+        self.saver = checkpoint.Saver(job.run, world, job.spec.checkpoint, fence=job.fence)
+        self.step, self.tokens = 0, 0
+        self.states: list[dict[str, Any]] = []
+        self.skipped: tuple[int, ...] = ()
+        self.fault: ZephonError | None = None
+
+    def steps(self, *, leaving: Callable[[], bool], clock: Clock) -> Iterator[GlobalStep]:
+        """The steps that are left, each as all ranks agreed on it; ends with the run's last step or with the data.
+
+        Raises:
+            ZephonError: what went wrong on any rank, on every rank in the same step.
+        """
+        source = self.feed.steps()
+        while self.step < self.spec.trainer.steps:
+            with clock("data"):
+                batch, error = None, self.fault or self.saver.failed()
+                try:
+                    batch = next(source, None)
+                except ZephonError as met:
+                    error = error or met
+            with clock("agree"):
+                reports = self.world.exchange(report(batch, drain=leaving(), error=error))
+                step = agree(batch, reports[:: self.world.seat.size // self.world.dp_size])
+            if step is None:
+                return
+            if step.step != self.step:
+                raise StateError(
+                    f"the loader is at step {step.step} and the weights are at step {self.step}",
+                    follows="the model would be trained on other data than the run says",
+                    remedy="resume from a checkpoint; loader and weights are always saved together",
+                )
+            yield step
+
+    def update(self, step: GlobalStep, *, clock: Clock) -> Update:
+        """One optimizer step: gradients of the global batch, clipping, AdamW at the step's rate."""
+        spec = self.spec
+        rate = learning_rate(spec.optimizer, step=step.step, steps=spec.trainer.steps)
+        torch.manual_seed(derive(spec.trainer.seed, "step", step.step) % 2**63)
+        self.step, self.tokens, self.states = step.step + 1, self.tokens + step.tokens, step.states
+        if step.tokens == 0:
+            return self._skip(step, Update(loss=0.0, norm=0.0, rate=rate, skipped="no token of the global batch is trained"))
+        with clock("gradients"):
+            loss = self._gradients(step.rows.to(self.world.device), step.tokens)
+        with clock("optimizer"):
+            norm = optim.gradient_norm(self.module)
+            found = Update(loss=float(loss), norm=float(norm), rate=rate)
+            if spec.optimizer.clip is not None:
+                optim.clip(self.module, norm, spec.optimizer.clip)
+            optim.set_rate(self.optimizer, rate)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        return found
+
+    def save(self, *, wait: bool = False) -> None:
+        """Saves the state after the last step, in the background unless ``wait``."""
+        mine = self.states[self.world.dp_rank]
+        meta = checkpoint.Meta(
+            step=self.step,
+            tokens=self.tokens,
+            loader={key: value for key, value in mine.items() if key != "lanes"},
+            pinned=self.spec.fields_of("pinned"),
+            guarded=self.spec.fields_of("guarded"),
+            rng=checkpoint.plain_rng(self.spec.trainer.seed),
+            skipped=self.skipped,
+        )
+        self.saver.save(optim.tensors(self.module, self.optimizer), mine["lanes"], meta, wait=wait)
+
+    def settle(self) -> None:
+        """Waits for the last save and ends on every rank alike if any rank still holds an error."""
+        fault = self.fault
+        try:
+            self.saver.wait()
+        except ZephonError as error:
+            fault = fault or error
+        for rank, found in enumerate(self.world.exchange(fault)):
+            if found is not None:
+                found.add_note(f"met by rank {rank}")
+                raise found
+
+    def take(self) -> Snapshot:
+        """The whole state in memory. With sharded weights every rank must call it: the shards are gathered."""
+        live = optim.tensors(self.module, self.optimizer)
+        full = {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in live.items()}
+        return Snapshot(step=self.step, tokens=self.tokens, tensors=full, states=self.states, skipped=self.skipped)
+
+    def close(self) -> None:
+        """Ends what the session owns. The world is its caller's."""
+        self.saver.close()
+
+    def _gradients(self, rows: Rows, tokens: int) -> Tensor:
+        trainer = self.spec.trainer
+        if trainer.reduction == "canonical":
+            block = reduction.block_size(self.spec)
+            return reduction.canonical_gradients(self.model, self._sums, rows, tokens=tokens, block=block, world=self.world)
+        size = trainer.microbatch_size
+        return reduction.default_gradients(self.model, self._sums, rows, tokens=tokens, microbatch=size, world=self.world)
+
+    def _sums(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.spec.trainer.precision == "bfloat16"):
+            logits = self.model(rows.input_ids, rows.positions)
+        return loss_sums(logits, rows.labels, z_loss=self.spec.optimizer.z_loss)
+
+    def _skip(self, step: GlobalStep, update: Update) -> Update:
+        self.skipped = (*self.skipped, step.step)
+        self.job.tell(f"step {step.step}: {update.skipped}; the weights are left as they were")
+        return update
+
+
+def build(job: Job, world: World, snapshot: Snapshot | None = None) -> Session:
+    """Builds a membership's session and gives it the newest state there is.
+
+    Raises:
+        ConfigError: the experiment does not fit this number of ranks.
+        StateError: the checkpoint is damaged, or of another experiment.
+    """
+    if job.spec.trainer.reduction == "canonical":
+        reduction.check_canonical(job.spec, dp_size=world.dp_size)
+    module, model = _build_model(job, world)
+    session = Session(job, world, module, model)
+    held = world.exchange(-1 if snapshot is None else snapshot.step)
+    if max(held) >= 0:
+        _take_over(session, snapshot, held)
+    else:
+        _from_disk_or_seed(session)
+    _check_replicas(session)
+    if session.states:
+        session.feed.restore(session.states)
+    return session
+
+
+def _build_model(job: Job, world: World) -> tuple[nn.Module, nn.Module]:
+    """(module with empty parameters on the device, the same one wrapped for its kind of parallelism)."""
+    trainer = job.spec.trainer
+    with torch.device("meta"):
+        module = Decoder(job.spec.model, job.vocab_size, recompute=trainer.activation_checkpointing)
+    if trainer.parallel == "ddp":
+        module.to_empty(device=world.device)
+        if trainer.reduction == "canonical" or world.seat.size == 1:
+            return module, module
+        group = world.mesh["replicate"].get_group()
+        wrapped = DistributedDataParallel(module, process_group=group, init_sync=False, gradient_as_bucket_view=True)
+        wrapped.register_comm_hook(group, reduction.sum_over_ranks)
+        return module, wrapped
+    mesh = world.mesh["replicate", "shard"] if trainer.parallel == "hsdp" else world.mesh["shard"]
+    low = torch.bfloat16 if trainer.precision == "bfloat16" else None
+    policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
+    for block in module.blocks():
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(module, mesh=mesh, mp_policy=policy)
+    for part in module.modules():
+        if isinstance(part, FSDPModule):  # the loss is divided by the global count already: sum, do not average
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)
+    module.to_empty(device=world.device)
+    return module, module
+
+
+def _take_over(session: Session, snapshot: Snapshot | None, held: list[int]) -> None:
+    """Sends the newest snapshot from the first rank that holds it to all ranks that do not."""
+    world, newest = session.world, max(held)
+    source, everywhere = held.index(newest), min(held) == newest
+    mine = snapshot if snapshot is not None and snapshot.step == newest else None
+    head = world.broadcast((mine.step, mine.tokens, mine.states, mine.skipped) if mine else None, source=source)
+    session.step, session.tokens, session.states, session.skipped = head
+    for name, target in optim.tensors(session.module, session.optimizer).items():
+        full = mine.tensors[name].to(target.device) if mine else torch.empty(target.shape, dtype=target.dtype, device=target.device)
+        if not everywhere:
+            dist.broadcast(full, src=source)
+        assign(target, full)
+
+
+def _from_disk_or_seed(session: Session) -> None:
+    job, world = session.job, session.world
+    tell = job.tell if world.first else lambda _: None
+    step = checkpoint.choose(job.run, world, policy=job.spec.checkpoint.resume, tell=tell)
+    if step is None:
+        initialise(session.module, seed=job.spec.trainer.seed, layers=job.spec.model.layers)
+        return
+    meta, loader = checkpoint.load(job.run, step, optim.tensors(session.module, session.optimizer), world)
+    checkpoint.check_pinned(meta, job.spec)
+    session.step, session.tokens, session.states, session.skipped = meta.step, meta.tokens, [loader], tuple(meta.skipped)
+    session.saver.last = meta.step
+    tell(f"resumed from {checkpoint.folder(step)}")
+
+
+def _check_replicas(session: Session) -> None:
+    """Compares a checksum of the weights between ranks that should hold the same."""
+    if session.spec.trainer.parallel != "ddp" or session.spec.trainer.tensor_parallel > 1:
+        return
+    sums = torch.stack([p.detach().double().sum() for p in session.module.parameters()]).cpu()
+    every = session.world.exchange(sums.numpy().tobytes())
+    different = [rank for rank, one in enumerate(every) if one != every[0]]
+    if different:
+        raise StateError(
+            f"ranks {different} begin step {session.step} with other weights than rank 0",
+            follows="the replicas would drift apart and no result could be trusted",
+            remedy="restart from a checkpoint; if it happens again, compare the ranks' hardware and library versions",
+        )

@@ -1,0 +1,128 @@
+"""What one worker process does, from its environment to its exit status.
+
+    0     the last step is done              75    drained: somebody else leaves or joins, or a newer generation exists
+    65    configuration or contract error    143   drained: this process was asked to leave
+    else  a crash
+
+SIGTERM only sets a flag, which all ranks see in the next step; SIGUSR1 writes the stacks of all threads to stderr.
+``main`` may be called in a process forked from one that has imported everything already.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+
+from contextlib import ExitStack
+
+
+from zephon.errors import ConfigError, Superseded, ZephonError
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+
+DONE, DRAINED, LEFT = 0, 75, 143
+FENCE_INTERVAL_S = 2.0
+
+
+def main(run_url: str, attempt: int) -> int:
+    """Trains attempt ``attempt`` of a run as the rank that the environment names; returns the exit status."""
+    leaving = threading.Event()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: leaving.set())
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+    try:
+        run = RunDir(run_url)
+        done = _train(run, attempt, read_spec(run, attempt), leaving)
+    except ZephonError as error:
+        tell(render(error))
+        return error.exit_status
+    if done:
+        return DONE
+    return LEFT if leaving.is_set() else DRAINED
+
+
+def read_spec(run: RunDir, attempt: int) -> RunSpec:
+    """The attempt's resolved RunSpec."""
+    place = ("attempts", RunDir.attempt_name(attempt), "spec.json")
+    if not run.exists(*place):
+        raise ConfigError(
+            f"{run.path(*place)} does not exist",
+            follows="this worker would not know what to train",
+            remedy="start workers through `python -m zephon.launch`, or write the attempt's spec.json first",
+        )
+    return RunSpec.from_dict(run.read_json(*place))
+
+
+def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -> bool:
+    import torch
+
+    from zephon.ledger import Ledger
+    from zephon.train import distributed, metrics
+    from zephon.train.feed import job_for
+    from zephon.train.loop import train
+    from zephon.train.session import build
+
+    trainer, seat = spec.trainer, distributed.Seat.from_environment()
+    threads = trainer.torch_threads or (1 if trainer.reduction == "canonical" else None)
+    if threads is not None:
+        torch.set_num_threads(threads)  # sums on CPU are split by thread: the count is part of their order
+    generation = int(os.environ.get("ZEPHON_GENERATION", "0"))
+    fence = Fence(run, generation)
+    device = distributed.choose_device(trainer.device, local_rank=seat.local_rank)
+    with ExitStack() as owned:
+        world = distributed.join(
+            seat,
+            device=device,
+            parallel=trainer.parallel,
+            tensor=trainer.tensor_parallel,
+            timeout_s=trainer.process_group_timeout_s,
+        )
+        owned.callback(world.leave)
+        session = build(job_for(spec, run, tell=tell, fence=fence.check), world)
+        owned.callback(session.close)
+        ledger, sinks = None, []
+        if world.first:
+            fence.check()
+            ledger = Ledger(run.path("ledger.jsonl"))
+            sinks = metrics.sinks(run, spec, attempt)
+            for sink in sinks:
+                owned.callback(sink.close)
+        return train(session, ledger=ledger, sinks=sinks, leaving=leaving.is_set, generation=generation)
+
+
+class Fence:
+    """Compares this worker's generation with ``generation.json``, which the coordinator writes before a new one starts."""
+
+    def __init__(self, run: RunDir, generation: int) -> None:
+        self._run, self._generation, self._checked = run, generation, 0.0
+        self._interval = 0.0 if run.local else FENCE_INTERVAL_S
+
+    def check(self) -> None:
+        """Raises Superseded when a newer generation exists. Far storage is asked at most every two seconds."""
+        if time.monotonic() - self._checked < self._interval or not self._run.exists("generation.json"):
+            return
+        newest = int(self._run.read_json("generation.json")["generation"])
+        self._checked = time.monotonic()
+        if newest > self._generation:
+            raise Superseded(
+                f"generation {newest} trains this run now and this worker belongs to generation {self._generation}",
+                follows="two memberships would write one ledger and one set of checkpoints",
+                remedy="nothing: this worker leaves, and the newer generation goes on",
+            )
+
+
+def tell(text: str) -> None:
+    """Writes a line for whoever reads this rank's log."""
+    rank = os.environ.get("RANK", "0")
+    print(f"[rank {rank}] {text}", file=sys.stderr, flush=True)
+
+
+def render(error: ZephonError) -> str:
+    notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", []))
+    return f"{type(error).__name__}: {error}{notes}"
+
+
