@@ -14,9 +14,15 @@ from zephon.errors import ConfigError
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?")
-_UNITS = {"m": Decimal("0.001"), "k": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4, "P": 1000**5, "E": 1000**6} | {
-    unit: 1024 ** (power + 1) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
-}
+_UNITS: dict[str, Decimal | int] = {
+    "m": Decimal("0.001"),
+    "k": 1000,
+    "M": 1000**2,
+    "G": 1000**3,
+    "T": 1000**4,
+    "P": 1000**5,
+    "E": 1000**6,
+} | {unit: 1024 ** (power + 1) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
 
 RUN, ATTEMPT, SPEC, ROLE = "zephon/run", "zephon/attempt", "zephon/spec", "zephon/role"
 MANAGED_BY = "app.kubernetes.io/managed-by"

@@ -63,9 +63,9 @@ class KubernetesOptions(Spec):
     Args:
         namespace: where everything is created.
         kubeconfig, context: which cluster; by default KUBECONFIG and its current context, inside a pod the pod's own.
-        image: container image, best by digest; overrides the role's.
-        cpu, memory: requests of one node's pod as quantities; override the role's resource. Memory is its limit too.
-        gpus, gpu_resource: GPUs of one node and the name the device plugin gives them.
+        image: container image, best by digest.
+        cpu, memory_mb, gpu: resources of one node, whole numbers; the component puts them into the role.
+        gpu_resource: the name that the device plugin gives to GPUs.
         topology_spread: keep nodes on different machines: ``none``, ``prefer`` or ``require``.
         lost_node_s: seconds until pods of an unreachable machine are given up.
         shm_size, tmp_size: sizes of /dev/shm (memory) and /tmp.
@@ -74,7 +74,7 @@ class KubernetesOptions(Spec):
         grace_s: seconds between SIGTERM and SIGKILL; by default the drain budget and 30 s.
         keep_finished_s: how long a finished Job stays readable; None keeps it until it is deleted.
         server_dry_run: let the API server check all objects before the first is created.
-        overlay: raw parts merged last into ``job``, ``pod``, ``config_map``, ``service``, ``coordinator``.
+        overlay: raw parts merged last into ``job``, ``nodes``, ``pods``, ``config_map``, ``service``, ``coordinator``.
     """
 
     namespace: str = free("zephon")
@@ -84,9 +84,9 @@ class KubernetesOptions(Spec):
     image_pull_policy: str = free("IfNotPresent", choices=("IfNotPresent", "Always", "Never"))
     image_pull_secrets: tuple[str, ...] = free(())
     service_account: str | None = free(None)
-    cpu: str | None = free(None)
-    memory: str | None = free(None)
-    gpus: int | None = free(None, ge=0)
+    cpu: int | None = free(None, ge=0)
+    memory_mb: int | None = free(None, ge=0)
+    gpu: int | None = free(None, ge=0)
     gpu_resource: str = free("nvidia.com/gpu")
     node_selector: dict[str, str] = free({})
     tolerations: tuple[Toleration, ...] = free(())
@@ -108,7 +108,7 @@ class KubernetesOptions(Spec):
     keep_finished_s: int | None = free(86400, ge=0)
     coordinator_port: int = free(29400, ge=1024)
     coordinator_cpu: str = free("50m")
-    coordinator_memory: str = free("512Mi")
+    coordinator_memory: str = free("256Mi")
     server_dry_run: bool = free(True)
     request_timeout_s: float = free(30.0, ge=0.1)
     overlay: dict[str, Any] = free({})
@@ -119,9 +119,8 @@ class KubernetesOptions(Spec):
         for setting in ("service_account", "priority_class", "queue", "queue_priority"):
             if getattr(self, setting) is not None:
                 check_object_name(getattr(self, setting), setting=setting)
-        for setting in ("cpu", "memory", "shm_size", "tmp_size", "coordinator_cpu", "coordinator_memory"):
-            if getattr(self, setting) is not None:
-                quantity(getattr(self, setting), setting=setting)
+        for setting in ("shm_size", "tmp_size", "coordinator_cpu", "coordinator_memory"):
+            quantity(getattr(self, setting), setting=setting)
         for name, volume in self.volumes.items():
             _check_volume(name, volume)
         for name, reference in self.env_from_secrets.items():
@@ -171,9 +170,9 @@ def _check_volume(name: str, volume: Volume) -> None:
 
 
 def options_from(cfg: Mapping[str, Any]) -> KubernetesOptions:
-    """Typed options from plain containers, None meaning the default.
+    """Typed options from plain containers.
 
     Raises:
         ConfigError: an unknown name or a value of another type, with the dotted name.
     """
-    return KubernetesOptions.from_dict({key: value for key, value in cfg.items() if value is not None})
+    return KubernetesOptions.from_dict(cfg, at="scheduler.options")

@@ -1,0 +1,194 @@
+"""What a Job and its pods say, in one line: a pure function of the objects as the API server returned them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from torchx.specs import AppState
+
+from zephon.launch.schedulers.k8s.names import INDEX, ROLE
+
+Json = dict[str, Any]
+
+_BAD_WAITING = {
+    "ErrImagePull": "the image cannot be pulled",
+    "ImagePullBackOff": "the image cannot be pulled",
+    "InvalidImageName": "the image's name is not valid",
+    "ErrImageNeverPull": "the image is not on the machine",
+    "CreateContainerConfigError": "the container cannot be configured",
+    "CreateContainerError": "the container cannot be created",
+    "RunContainerError": "the container cannot be started",
+    "CrashLoopBackOff": "it crashes again and again",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Node:
+    """One pod of the Job as the user thinks of it."""
+
+    index: int
+    pod: str
+    uid: str
+    machine: str
+    state: AppState
+    trouble: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary:
+    """State of a Job, the one line that explains it, further lines, and its nodes by index."""
+
+    state: AppState
+    line: str
+    notes: tuple[str, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    wanted: int = 0
+    restarts: int = 0
+
+
+def summarize(job: Json, pods: Sequence[Json], *, queue_reason: str | None = None, now: datetime | None = None) -> Summary:
+    """Reads a Job and all pods with its labels.
+
+    Args:
+        queue_reason: why Kueue lets the job wait, from its newest Workload.
+        now: to tell a pod that is draining from one that hangs on a lost machine.
+    """
+    now = now or datetime.now(UTC)
+    status, spec = job.get("status") or {}, job["spec"]
+    wanted = int(spec.get("completions") or 0)
+    nodes = tuple(sorted((_node(pod, now) for pod in pods if _role(pod) == "node"), key=lambda node: (node.index, node.pod)))
+    troubles = _distinct(node.trouble for node in nodes if node.trouble)
+    notes = (*troubles, *_doubles(nodes), *_coordinator(pods, now))
+    state, line = _overall(job, nodes, wanted, queue_reason)
+    if notes and state in (AppState.RUNNING, AppState.PENDING):
+        line = f"{line}; {notes[0]}"
+    return Summary(state=state, line=line, notes=notes, nodes=nodes, wanted=wanted, restarts=int(status.get("failed") or 0))
+
+
+def _overall(job: Json, nodes: Sequence[Node], wanted: int, queue_reason: str | None) -> tuple[AppState, str]:
+    conditions = {c["type"]: c for c in (job.get("status") or {}).get("conditions") or [] if c.get("status") == "True"}
+    running = sum(node.state == AppState.RUNNING for node in nodes)
+    if "Complete" in conditions:
+        return AppState.SUCCEEDED, "done"
+    if failed := conditions.get("Failed") or conditions.get("FailureTarget"):
+        return AppState.FAILED, f"failed: {failed.get('reason', '')}: {failed.get('message', '')}"
+    if job["metadata"].get("deletionTimestamp"):
+        return AppState.CANCELLED, f"being deleted, {len(nodes)} pods left"
+    if job["spec"].get("suspend"):
+        queued = "kueue.x-k8s.io/queue-name" in (job["metadata"].get("labels") or {})
+        if nodes and any(node.state in (AppState.RUNNING, AppState.PENDING) for node in nodes):
+            return AppState.RUNNING, f"stopping: {running} of {wanted} nodes are saving their state"
+        if queued:
+            return AppState.PENDING, f"waiting in the queue: {queue_reason or 'Kueue has not looked at it yet'}"
+        return AppState.CANCELLED, "stopped; resume starts it again from its last checkpoint"
+    if queue_reason and running:
+        return AppState.RUNNING, f"asked for {wanted} nodes, have {running}, the rest waits for quota: {queue_reason}"
+    if running >= wanted:
+        return AppState.RUNNING, f"{running} nodes run"
+    return (AppState.RUNNING if running else AppState.PENDING), f"{running} of {wanted} nodes run"
+
+
+def _node(pod: Json, now: datetime) -> Node:
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    machine = (pod.get("spec") or {}).get("nodeName") or ""
+    state = {
+        "Running": AppState.RUNNING,
+        "Succeeded": AppState.SUCCEEDED,
+        "Failed": AppState.FAILED,
+        "Pending": AppState.PENDING,
+    }.get(status.get("phase", ""), AppState.PENDING)
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    index = int(labels.get(INDEX, annotations.get(INDEX, -1)))
+    trouble = _hanging(pod, machine, now) or _pod_trouble(status)
+    return Node(
+        index=index,
+        pod=metadata["name"],
+        uid=metadata.get("uid", ""),
+        machine=machine,
+        state=state,
+        trouble=f"node {index}: {trouble}" if trouble else "",
+    )
+
+
+def _pod_trouble(status: Mapping[str, Any]) -> str:
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            if condition.get("reason") == "SchedulingGated":
+                return "waits for quota (Kueue)"
+            return f"cannot be placed: {condition.get('message', condition.get('reason', ''))}"
+    disrupted = next(
+        (c for c in status.get("conditions") or [] if c["type"] == "DisruptionTarget" and c["status"] == "True"), None
+    )
+    if disrupted and status.get("phase") in ("Failed", "Running"):
+        return f"taken away by the cluster: {disrupted.get('reason', '')}: {disrupted.get('message', '')}"
+    for container in status.get("containerStatuses") or []:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in _BAD_WAITING:
+            return f"{_BAD_WAITING[waiting['reason']]}: {waiting.get('message', waiting['reason'])}"
+        ended = (container.get("state") or {}).get("terminated")
+        if ended and status.get("phase") == "Failed":
+            return _ended(ended)
+    if status.get("phase") == "Failed":
+        return f"failed: {status.get('reason', '')} {status.get('message', '')}".strip()
+    return ""
+
+
+def _ended(ended: Mapping[str, Any]) -> str:
+    code = ended.get("exitCode")
+    if ended.get("reason") == "OOMKilled" or code == 137:
+        return (
+            f"killed for memory or by force (exit code {code}, {ended.get('reason', '')}): ask for more memory_mb if OOMKilled"
+        )
+    known = {65: "configuration or contract error", 75: "drained for a resize", 143: "drained on request"}
+    last = (ended.get("message") or "").strip().splitlines()[-1:]
+    return f"exit code {code} ({known.get(int(code or 0), 'crash')})" + (f": {last[0]}" if last else "")
+
+
+def _hanging(pod: Json, machine: str, now: datetime) -> str:
+    """A pod whose deletion its machine never confirms: it blocks its own replacement."""
+    asked = pod["metadata"].get("deletionTimestamp")
+    if not asked or not machine:
+        return ""
+    late = (now - datetime.fromisoformat(asked.replace("Z", "+00:00"))).total_seconds()
+    if late < 5:  # deletionTimestamp already includes the grace period
+        return ""
+    taint = f"kubectl taint nodes {machine} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    taint = f"kubectl taint nodes {machine} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    return (
+        f"its machine {machine} does not answer ({late:.0f} s past the grace period), and the pod is replaced only when the "
+        f"machine is back, or is declared dead: {taint}"
+    )
+
+
+def _doubles(nodes: Sequence[Node]) -> list[str]:
+    alive = Counter(node.index for node in nodes if node.state in (AppState.RUNNING, AppState.PENDING))
+    return [
+        f"node {index}: {count} pods at once, the older one is being fenced off" for index, count in alive.items() if count > 1
+    ]
+
+
+def _coordinator(pods: Sequence[Json], now: datetime) -> list[str]:
+    found = [pod for pod in pods if _role(pod) == "coordinator"]
+    ready = any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for pod in found
+        for condition in (pod.get("status") or {}).get("conditions") or []
+    )
+    if not found or ready:
+        return []
+    trouble = next(
+        filter(None, (_hanging(pod, "", now) or _pod_trouble(pod.get("status") or {}) for pod in found)), "is starting"
+    )
+    return [f"coordinator: {trouble}; the nodes train on, but cannot re-form until it is back"]
+
+
+def _role(pod: Json) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(ROLE, ""))
+
+
+def _distinct(lines: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(lines))
