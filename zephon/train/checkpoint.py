@@ -18,7 +18,7 @@ import posixpath
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -108,12 +108,13 @@ def choose(run: RunDir, world: World, *, policy: str, tell: Callable[[str], None
     Raises:
         StateError: the newest complete checkpoint is damaged and the policy is ``latest``.
     """
-    mine = {step: hashlib.sha256(json.dumps(marker(run, step), sort_keys=True).encode()).hexdigest() for step in complete_steps(run)}
+    mine = {
+        step: hashlib.sha256(json.dumps(marker(run, step), sort_keys=True).encode()).hexdigest() for step in complete_steps(run)
+    }
     every = world.exchange(mine)
     common = sorted(step for step, digest in mine.items() if all(other.get(step) == digest for other in every))
     for step in sorted(set(steps_on_disk(run)) - set(common)):
-        reason = "is not the same on every rank" if step in mine else "was never completed"
-        tell(f"checkpoint {folder(step)} {reason}: skipped")
+        tell(f"checkpoint {folder(step)} {'is not the same on every rank' if step in mine else 'was never completed'}: skipped")
     for step in reversed(common):
         found = world.exchange(damage(run, step, part=world.seat.rank, parts=world.seat.size))
         reason = next((one for one in found if one is not None), None)
@@ -124,7 +125,8 @@ def choose(run: RunDir, world: World, *, policy: str, tell: Callable[[str], None
             raise StateError(
                 f"checkpoint {folder(step)} of {run.url} is damaged: {reason}",
                 follows="training would go on from other weights, or from none",
-                remedy=f"resume with checkpoint.resume=last_good to go back to {folder(older[-1])}" if older
+                remedy=f"resume with checkpoint.resume=last_good to go back to {folder(older[-1])}"
+                if older
                 else "restore the file from a copy, or delete the checkpoints folder to begin again",
             )
         tell(f"checkpoint {folder(step)} is damaged ({reason}): skipped")
@@ -137,7 +139,7 @@ def load(run: RunDir, step: int, tensors: dict[str, Tensor], world: World) -> tu
     Raises:
         StateError: the checkpoint has other tensors, or other shapes, than asked for.
     """
-    meta = Meta(**{**run.read_json(FOLDER, folder(step), META)["meta"]})
+    meta = Meta(**run.read_json(FOLDER, folder(step), META)["meta"])
     reader = _reader(run, step)
     saved = reader.read_metadata().state_dict_metadata
     _check_names(run, step, tensors, saved)
@@ -189,7 +191,7 @@ class Saver:
         self._thread: ThreadPoolExecutor | None = None
         self._stager: DefaultStager | None = None
         self._pending: Future[None] | None = None
-        self.last: int | None = None
+        self.last: int | None = None  # the step of the newest save, begun or found
 
     def save(self, tensors: dict[str, Tensor], lanes: dict[int, Any], meta: Meta, *, wait: bool = False) -> None:
         """Begins a save of this step; returns when the tensors are copied, or with ``wait`` when it is complete.
@@ -198,8 +200,6 @@ class Saver:
             SaveFailed: this save or the one before could not be completed; on every rank.
         """
         self.wait()
-        if self.last == meta.step:
-            return
         state: dict[str, Any] = dict(tensors)
         self.last = meta.step
         state.update({f"{LANE}{lane}": value for lane, value in lanes.items()})
@@ -211,7 +211,7 @@ class Saver:
             on_gpu = self._world.device.type == "cuda"
             self._stager = DefaultStager(StagingOptions(on_gpu, False, False, on_gpu))
         assert self._stager is not None
-        staged = self._stager.stage(state)
+        staged = cast("dict[str, Any]", self._stager.stage(state))
         self._pending = self._thread.submit(self._write, staged, meta)
 
     def failed(self) -> ZephonError | None:
@@ -270,7 +270,11 @@ class Saver:
         dist.all_gather_object(found, mine, group=self._world.saving)
         for rank, (good, value) in enumerate(found):
             if not good:
-                raise value if isinstance(value, ZephonError) else _save_failed(self._run, self.last or 0, f"rank {rank}: {value!r}")
+                raise (
+                    value
+                    if isinstance(value, ZephonError)
+                    else _save_failed(self._run, self.last or 0, f"rank {rank}: {value!r}")
+                )
         return [value for _, value in found]
 
 

@@ -86,8 +86,8 @@ class StepBatch:
 class Feed(Protocol):
     """A source of steps, for one (dp_rank, dp_size)."""
 
-    def restore(self, states: Sequence[dict[str, Any]]) -> None:
-        """Continues after the states that all ranks of some earlier membership held."""
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues after a state that holds the lanes of all ranks of some earlier membership."""
 
     def steps(self) -> Iterator[StepBatch]:
         """One StepBatch per optimizer step, until the data ends."""
@@ -101,7 +101,7 @@ class Report:
     rows: int = 0
     tokens: int = 0
     digests: dict[int, bytes] = field(default_factory=dict)
-    state: dict[str, Any] | None = None
+    lanes: dict[int, bytes] = field(default_factory=dict)
     by_dataset: dict[str, int] = field(default_factory=dict)
     drain: bool = False
     error: ZephonError | None = None
@@ -115,7 +115,7 @@ class GlobalStep:
         rows: this rank's sequences, padded so that every rank has the same number.
         tokens: trained tokens of the step over all ranks.
         digests: of all sequences of the global batch, in slot order.
-        states: the loader states of all data-parallel ranks after the step.
+        state: the loader state after the step, with the lanes of all ranks.
         drain: whether somebody was asked to leave after this step.
     """
 
@@ -123,7 +123,7 @@ class GlobalStep:
     rows: Rows
     tokens: int
     digests: list[bytes]
-    states: list[dict[str, Any]]
+    state: dict[str, Any]
     by_dataset: dict[str, int]
     drain: bool
 
@@ -136,7 +136,7 @@ def report(batch: StepBatch | None, *, drain: bool, error: ZephonError | None) -
         rows=len(batch.rows),
         tokens=batch.rows.tokens,
         digests=batch.digests,
-        state=batch.state,
+        lanes=batch.state["lanes"],
         by_dataset=batch.by_dataset,
         drain=drain,
     )
@@ -174,7 +174,7 @@ def agree(batch: StepBatch | None, reports: Sequence[Report]) -> GlobalStep | No
         rows=batch.rows.padded(max(one.rows for one in reports)),
         tokens=sum(one.tokens for one in reports),
         digests=[digests[slot] for slot in sorted(digests)],
-        states=[one.state for one in reports if one.state is not None],
+        state={**batch.state, "lanes": {lane: cursor for one in reports for lane, cursor in one.lanes.items()}},
         by_dataset=dict(sorted(by_dataset.items())),
         drain=any(one.drain for one in reports),
     )

@@ -140,7 +140,7 @@ def mesh_shape(*, parallel: str, tensor: int, size: int, local_size: int) -> tup
     shard = max(1, local_size // tensor)
     if data % shard:
         raise ConfigError(
-            f"trainer.parallel=hsdp shards over the {shard} ranks of a node, which do not divide the {data} data-parallel ranks",
+            f"trainer.parallel=hsdp shards over the {shard} ranks of a node, which do not divide {data} data-parallel ranks",
             follows="the nodes would hold differently sharded replicas",
             remedy="start the same number of processes on every node, or use trainer.parallel=fsdp",
         )

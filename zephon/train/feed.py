@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,8 @@ class PipelineFeed:
     def __init__(self, pipeline: zephon.Pipeline) -> None:
         self._pipeline = pipeline
 
-    def restore(self, states: Sequence[dict[str, Any]]) -> None:
-        self._pipeline.restore(list(states))
+    def restore(self, state: dict[str, Any]) -> None:
+        self._pipeline.restore(state)
 
     def steps(self) -> Iterator[StepBatch]:
         for batches in self._pipeline.steps():

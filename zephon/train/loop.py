@@ -11,7 +11,9 @@ from zephon.train.metrics import Clock, Sink
 from zephon.train.session import Session, Update
 
 
-def train(session: Session, *, ledger: Ledger | None, sinks: Sequence[Sink], leaving: Callable[[], bool], generation: int = 0) -> bool:
+def train(
+    session: Session, *, ledger: Ledger | None, sinks: Sequence[Sink], leaving: Callable[[], bool], generation: int = 0
+) -> bool:
     """Trains the steps that are left; True when the run is done, False when somebody asked to leave.
 
     Args:
@@ -30,7 +32,7 @@ def train(session: Session, *, ledger: Ledger | None, sinks: Sequence[Sink], lea
         if step.drain:
             drained = True
             break
-    if session.states and not drained:
+    if not drained:
         session.save(wait=True)
     session.settle()
     return not drained or session.step == session.spec.trainer.steps

@@ -53,7 +53,9 @@ class Progress:
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         names = ("loss", "tokens_per_s", "digest", "world_size", "generation")
-        self._latest = _spelled({"step": step + 1, "steps": self._steps, **{n: values.get(n) for n in names}, "time": time.time()})
+        self._latest = _spelled(
+            {"step": step + 1, "steps": self._steps, **{n: values.get(n) for n in names}, "time": time.time()}
+        )
         if time.monotonic() - self._written >= PROGRESS_INTERVAL_S:
             self._flush()
 

@@ -112,7 +112,12 @@ def sum_over_ranks(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.f
     """DDP's communication hook: a sum instead of its mean, since the loss is divided by the global count already."""
     work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
     assert work is not None
-    return work.get_future().then(lambda done: done.value()[0])
+    summed: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
+    return summed
+
+
+# DDP compares a hook's annotations with the types themselves, and here they are strings.
+sum_over_ranks.__annotations__.update({"bucket": dist.GradBucket, "return": torch.futures.Future[Tensor]})
 
 
 def block_size(spec: RunSpec) -> int:
@@ -135,7 +140,7 @@ def check_canonical(spec: RunSpec, *, dp_size: int) -> None:
         )
     elif spec.trainer.parallel != "ddp" or spec.trainer.tensor_parallel > 1:
         problem = (
-            f"trainer.parallel={spec.trainer.parallel} with tensor_parallel={spec.trainer.tensor_parallel} adds in its own order",
+            f"trainer.parallel={spec.trainer.parallel} with tensor_parallel={spec.trainer.tensor_parallel} has its own order",
             "use trainer.parallel=ddp without tensor parallelism",
         )
     elif spec.trainer.compile:

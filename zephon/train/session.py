@@ -55,12 +55,12 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A training state in memory after ``step`` steps: full tensors by name and the loader states of all ranks."""
+    """A training state in memory after ``step`` steps: full tensors by name and the loader state with all lanes."""
 
     step: int
     tokens: int
     tensors: dict[str, Tensor]
-    states: list[dict[str, Any]]
+    state: dict[str, Any] | None
     skipped: tuple[int, ...] = ()
 
 
@@ -83,7 +83,7 @@ class Session:
         self.feed = job.feed(world.dp_rank, world.dp_size)
         self.saver = checkpoint.Saver(job.run, world, job.spec.checkpoint, fence=job.fence)
         self.step, self.tokens = 0, 0
-        self.states: list[dict[str, Any]] = []
+        self.state: dict[str, Any] | None = None
         self.skipped: tuple[int, ...] = ()
         self.fault: ZephonError | None = None
 
@@ -119,7 +119,7 @@ class Session:
         spec = self.spec
         rate = learning_rate(spec.optimizer, step=step.step, steps=spec.trainer.steps)
         torch.manual_seed(derive(spec.trainer.seed, "step", step.step) % 2**63)
-        self.step, self.tokens, self.states = step.step + 1, self.tokens + step.tokens, step.states
+        self.step, self.tokens, self.state = step.step + 1, self.tokens + step.tokens, step.state
         if step.tokens == 0:
             return self._skip(step, Update(loss=0.0, norm=0.0, rate=rate, skipped="no token of the global batch is trained"))
         with clock("gradients"):
@@ -136,17 +136,18 @@ class Session:
 
     def save(self, *, wait: bool = False) -> None:
         """Saves the state after the last step, in the background unless ``wait``."""
-        mine = self.states[self.world.dp_rank]
+        if self.state is None or self.saver.last == self.step:
+            return
         meta = checkpoint.Meta(
             step=self.step,
             tokens=self.tokens,
-            loader={key: value for key, value in mine.items() if key != "lanes"},
+            loader={key: value for key, value in self.state.items() if key != "lanes"},
             pinned=self.spec.fields_of("pinned"),
             guarded=self.spec.fields_of("guarded"),
             rng=checkpoint.plain_rng(self.spec.trainer.seed),
             skipped=self.skipped,
         )
-        self.saver.save(optim.tensors(self.module, self.optimizer), mine["lanes"], meta, wait=wait)
+        self.saver.save(optim.tensors(self.module, self.optimizer), self.state["lanes"], meta, wait=wait)
 
     def settle(self) -> None:
         """Waits for the last save and ends on every rank alike if any rank still holds an error."""
@@ -164,7 +165,7 @@ class Session:
         """The whole state in memory. With sharded weights every rank must call it: the shards are gathered."""
         live = optim.tensors(self.module, self.optimizer)
         full = {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in live.items()}
-        return Snapshot(step=self.step, tokens=self.tokens, tensors=full, states=self.states, skipped=self.skipped)
+        return Snapshot(step=self.step, tokens=self.tokens, tensors=full, state=self.state, skipped=self.skipped)
 
     def close(self) -> None:
         """Ends what the session owns. The world is its caller's."""
@@ -206,8 +207,8 @@ def build(job: Job, world: World, snapshot: Snapshot | None = None) -> Session:
     else:
         _from_disk_or_seed(session)
     _check_replicas(session)
-    if session.states:
-        session.feed.restore(session.states)
+    if session.state is not None:
+        session.feed.restore(session.state)
     return session
 
 
@@ -243,10 +244,14 @@ def _take_over(session: Session, snapshot: Snapshot | None, held: list[int]) -> 
     world, newest = session.world, max(held)
     source, everywhere = held.index(newest), min(held) == newest
     mine = snapshot if snapshot is not None and snapshot.step == newest else None
-    head = world.broadcast((mine.step, mine.tokens, mine.states, mine.skipped) if mine else None, source=source)
-    session.step, session.tokens, session.states, session.skipped = head
+    head = world.broadcast((mine.step, mine.tokens, mine.state, mine.skipped) if mine else None, source=source)
+    session.step, session.tokens, session.state, session.skipped = head
     for name, target in optim.tensors(session.module, session.optimizer).items():
-        full = mine.tensors[name].to(target.device) if mine else torch.empty(target.shape, dtype=target.dtype, device=target.device)
+        full = (
+            mine.tensors[name].to(target.device)
+            if mine
+            else torch.empty(target.shape, dtype=target.dtype, device=target.device)
+        )
         if not everywhere:
             dist.broadcast(full, src=source)
         assign(target, full)
@@ -261,7 +266,7 @@ def _from_disk_or_seed(session: Session) -> None:
         return
     meta, loader = checkpoint.load(job.run, step, optim.tensors(session.module, session.optimizer), world)
     checkpoint.check_pinned(meta, job.spec)
-    session.step, session.tokens, session.states, session.skipped = meta.step, meta.tokens, [loader], tuple(meta.skipped)
+    session.step, session.tokens, session.state, session.skipped = meta.step, meta.tokens, loader, tuple(meta.skipped)
     session.saver.last = meta.step
     tell(f"resumed from {checkpoint.folder(step)}")
 

@@ -16,9 +16,7 @@ import signal
 import sys
 import threading
 import time
-
 from contextlib import ExitStack
-
 
 from zephon.errors import ConfigError, Superseded, ZephonError
 from zephon.rundir import RunDir
@@ -124,5 +122,3 @@ def tell(text: str) -> None:
 def render(error: ZephonError) -> str:
     notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", []))
     return f"{type(error).__name__}: {error}{notes}"
-
-

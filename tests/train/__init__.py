@@ -1,0 +1,1 @@
+"""Tests of the trainer: real processes that meet over gloo."""

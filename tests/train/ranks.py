@@ -1,0 +1,87 @@
+"""Runs a function on N ranks: real processes, forked from a server that has imported torch, meeting through a file.
+
+def work(meet, rank, ...):          # at module level, so that another process finds it
+    world = meet()                  # all N ranks; or meet(rank=.., size=.., name="second", parallel="fsdp")
+    return something picklable
+first, second = on_ranks(work, 2, ...)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from zephon.train.distributed import Seat, World, join
+
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "tests.train.ranks", "zephon.train.session"])
+
+
+class Meet:
+    """Joins memberships that are named, so that one process can go through several."""
+
+    def __init__(self, rank: int, size: int, folder: str) -> None:
+        self.rank, self.size, self.folder = rank, size, folder
+
+    def __call__(self, *, rank: int | None = None, size: int | None = None, name: str = "first", **options: Any) -> World:
+        size = size or self.size
+        local = options.pop("local_size", size)
+        seat = Seat(rank=self.rank if rank is None else rank, size=size, local_size=local)
+        store = torch.distributed.FileStore(f"{self.folder}/{name}", size)
+        return join(seat, device=torch.device("cpu"), timeout_s=30.0, store=store, **options)
+
+
+class RankFailed(AssertionError):
+    """A rank raised, died or took too long."""
+
+
+def on_ranks(function: Callable[..., Any], size: int, *args: Any, timeout: float = 60.0) -> list[Any]:
+    """``function(meet, rank, *args)`` of every rank, by rank. All processes are gone when this returns."""
+    with tempfile.TemporaryDirectory() as folder:
+        pipes = [_server.Pipe(duplex=False) for _ in range(size)]
+        processes = [
+            _server.Process(target=_child, args=(function, Meet(rank, size, folder), args, pipes[rank][1]), daemon=True)
+            for rank in range(size)
+        ]
+        try:
+            for process, (_, write) in zip(processes, pipes, strict=True):
+                process.start()
+                write.close()
+            until = time.monotonic() + timeout
+            found = [_receive(rank, read, until) for rank, (read, _) in enumerate(pipes)]
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+        broken = [text for good, text in found if not good]
+        if broken:
+            raise RankFailed("\n".join(broken))
+        return [value for _, value in found]
+
+
+def _receive(rank: int, read: Connection, until: float) -> tuple[bool, Any]:
+    if not read.poll(max(0.0, until - time.monotonic())):
+        return False, f"rank {rank} took too long"
+    try:
+        return read.recv()
+    except EOFError:
+        return False, f"rank {rank} died"
+
+
+def _child(function: Callable[..., Any], meet: Meet, args: tuple[Any, ...], write: Connection) -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the forkserver ends with the tests
+    torch.set_num_threads(1)
+    try:
+        write.send((True, function(meet, meet.rank, *args)))
+    except BaseException:
+        write.send((False, f"rank {meet.rank}: {traceback.format_exc()}"))
+        raise

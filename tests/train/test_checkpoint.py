@@ -1,0 +1,195 @@
+"""Checkpoints: complete or not there, loadable at any size, the same on every rank."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.ranks import Meet, on_ranks
+from tests.train.synthetic import spec
+from tests.train.training import job, some_steps, state_hash
+from zephon.errors import SaveFailed, StateError
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+from zephon.train import checkpoint
+from zephon.train.session import build
+
+
+def train_and_save(meet: Meet, rank: int, some: RunSpec, folder: str, counts: list[int]) -> list[str]:
+    """Trains and saves after each count of further steps; the state's hash at each save."""
+    world = meet(parallel=some.trainer.parallel)
+    session = build(job(some, folder), world)
+    hashes = []
+    for count in counts:
+        some_steps(session, count)
+        session.save()
+        hashes.append(state_hash(session))
+    session.settle()
+    session.close()
+    world.leave()
+    return hashes
+
+
+def load_and_train(meet: Meet, rank: int, some: RunSpec, folder: str, count: int) -> dict[str, Any]:
+    """Resumes, tells what it found, trains ``count`` steps more."""
+    world, told = meet(parallel=some.trainer.parallel), []
+    the_job = job(some, folder)
+    object.__setattr__(the_job, "tell", told.append)
+    try:
+        session = build(the_job, world)
+    except StateError as error:
+        world.leave()
+        return {"error": str(error), "told": told}
+    found = {"step": session.step, "loaded": state_hash(session), "told": told}
+    found["losses"] = some_steps(session, count)
+    found["end"] = state_hash(session)
+    session.close()
+    world.leave()
+    return found
+
+
+def step_folder(root: Path, step: int) -> Path:
+    return root / "checkpoints" / checkpoint.folder(step)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Checkpoints at steps 1, 2 and 3 of a one-rank canonical run, and the unbroken run's end."""
+    folder = tmp_path_factory.mktemp("saved")
+    some = spec(trainer__reduction="canonical")
+    (hashes,) = on_ranks(train_and_save, 1, some, str(folder), [1, 1, 1, 3])
+    shutil.rmtree(step_folder(folder, 6))
+    return folder, hashes, some
+
+
+@pytest.fixture
+def run(saved, tmp_path):
+    """A copy of ``saved`` to break."""
+    shutil.copytree(saved[0], tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_resumed_canonical_run_ends_in_the_bits_of_the_unbroken_one(saved, run, size):
+    _, hashes, some = saved
+    found = on_ranks(load_and_train, size, some, str(run), 3)
+    assert [(one["step"], one["loaded"], one["end"]) for one in found] == [(3, hashes[2], hashes[3])] * size
+
+
+@pytest.mark.parametrize("before, after", [(("fsdp", 2), ("ddp", 1)), (("fsdp", 2), ("fsdp", 3)), (("ddp", 2), ("fsdp", 4))])
+@pytest.mark.parametrize("background", [True, False])
+def test_weights_and_every_optimizer_field_are_bit_equal_after_resharding(tmp_path, before, after, background):
+    wide = {"global_batch_size": 12, "lanes__count": 12, "checkpoint__background": background}
+    (kind, size), (kind_after, size_after) = before, after
+    hashes = on_ranks(train_and_save, size, spec(trainer__parallel=kind, **wide), str(tmp_path), [3])
+    found = on_ranks(load_and_train, size_after, spec(trainer__parallel=kind_after, **wide), str(tmp_path), 1)
+    assert {one["loaded"] for one in found} == {hashes[0][0]}
+
+
+def test_an_interrupted_save_is_named_skipped_and_later_replaced(saved, run):
+    _, _, some = saved
+    (step_folder(run, 3) / checkpoint.MARK).unlink()
+    (step_folder(run, 3) / ".metadata").unlink()
+    found = on_ranks(load_and_train, 2, some, str(run), 1)
+    assert [one["step"] for one in found] == [2, 2]
+    assert found[0]["told"][0] == "checkpoint step-00000003 was never completed: skipped"
+    on_ranks(train_and_save, 2, some, str(run), [1])
+    assert checkpoint.complete_steps(RunDir(str(run)))[-1] == 3
+    assert checkpoint.damage(RunDir(str(run)), 3) is None
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "harm, words", [(Path.unlink, "is missing"), (cut, "bytes and should have"), (flip, "SHA-256 differs")]
+)
+def test_a_damaged_part_is_named_and_the_good_checkpoint_before_is_offered_and_used(saved, run, harm, words):
+    harm(step_folder(run, 3) / "__0_0.distcp")
+    refused = on_ranks(load_and_train, 2, saved[2], str(run), 1)
+    for one in refused:
+        assert "__0_0.distcp" in one["error"]
+        assert words in one["error"]
+        assert "checkpoint.resume=last_good to go back to step-00000002" in one["error"]
+    found = on_ranks(load_and_train, 2, spec(trainer__reduction="canonical", checkpoint__resume="last_good"), str(run), 1)
+    assert [one["loaded"] for one in found] == [saved[1][1]] * 2
+    assert "step-00000003 is damaged" in found[0]["told"][0]
+
+
+def own_folder(meet: Meet, rank: int, some: RunSpec, folders: list[str]) -> dict[str, Any]:
+    return load_and_train(meet, rank, some, folders[rank], 1)
+
+
+def test_ranks_that_see_different_checkpoints_take_the_newest_common_one(saved, run, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    shutil.rmtree(step_folder(other, 3))
+    found = on_ranks(own_folder, 2, saved[2], [str(run), str(other)])
+    assert [one["step"] for one in found] == [2, 2]
+    assert "step-00000003 is not the same on every rank" in found[0]["told"][0]
+
+
+def test_another_model_is_refused_with_the_names_of_what_differs(saved, run):
+    (found,) = on_ranks(load_and_train, 1, spec(model__layers=1), str(run), 1)
+    assert "surplus ['model.layers.1." in found["error"]
+    (found,) = on_ranks(load_and_train, 1, spec(model__hidden_dim=64), str(run), 1)
+    assert "other shapes ['model.layers.0.feed_forward.down.weight" in found["error"]
+
+
+def test_another_data_stream_is_refused_with_both_values(saved, run):
+    (found,) = on_ranks(load_and_train, 1, spec(data__seed=9), str(run), 1)
+    assert "data.seed was 0 when this checkpoint was made and is 9 now" in found["error"]
+
+
+def test_the_last_k_and_every_nth_checkpoint_are_kept(tmp_path):
+    some = spec(checkpoint__keep_last=2, checkpoint__keep_every=3, trainer__steps=8)
+    on_ranks(train_and_save, 1, some, str(tmp_path), [1] * 7)
+    assert checkpoint.steps_on_disk(RunDir(str(tmp_path))) == [3, 6, 7]
+
+
+def failing_save(meet: Meet, rank: int, some: RunSpec, folder: str) -> str:
+    """Rank 1 cannot write: the folder's name is taken by a file that appears between the parts of the save."""
+    world = meet()
+    session = build(job(some, folder), world)
+    some_steps(session, 1)
+    if rank == 1:
+        checkpoint._own_files = _no_room
+    try:
+        session.save()
+        session.settle()
+        return "saved"
+    except SaveFailed as error:
+        return str(error)
+    finally:
+        session.close()
+        world.leave()
+
+
+def _no_room(*_: Any) -> Any:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_an_error_of_one_rank_in_a_save_ends_the_save_on_all_ranks_and_leaves_nothing_loadable(tmp_path, background):
+    found = on_ranks(failing_save, 2, spec(checkpoint__background=background), str(tmp_path), timeout=30)
+    for text in found:
+        assert "rank 1: OSError(28, 'No space left on device')" in text
+    assert checkpoint.complete_steps(RunDir(str(tmp_path))) == []
+
+
+def test_the_marker_lists_every_file_with_its_size(saved):
+    mark = json.loads((step_folder(saved[0], 2) / checkpoint.MARK).read_text())
+    on_disk = {path.name: path.stat().st_size for path in step_folder(saved[0], 2).iterdir() if path.name != checkpoint.MARK}
+    assert {name: one["size"] for name, one in mark["files"].items()} == on_disk
+    assert set(on_disk) == {".metadata", "meta.json", "__0_0.distcp"}

@@ -1,0 +1,99 @@
+"""The decoder by itself: masks, positions, start weights."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import torch
+
+from zephon.errors import ConfigError
+from zephon.spec import ModelSpec
+from zephon.train.model import Decoder, initial, initialise, loss_sums
+
+
+def decoder(**sizes) -> Decoder:
+    model = Decoder(ModelSpec(**{"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, **sizes}), 50)
+    initialise(model, seed=3, layers=2)
+    with torch.no_grad():
+        for parameter in model.parameters():  # far from the gentle start, so that leaks are large
+            parameter.mul_(8.0) if parameter.ndim > 1 else None
+    return model
+
+
+def packed(*documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.cat(documents)[None], torch.cat([torch.arange(len(d)) for d in documents])[None]
+
+
+def test_a_document_does_not_see_its_neighbour_in_the_row():
+    a, b, c = torch.randint(50, (3, 12), generator=torch.Generator().manual_seed(1))
+    model = decoder()
+    beside_a, beside_c = model(*packed(a, b))[0, 12:], model(*packed(c, b))[0, 12:]
+    assert torch.equal(beside_a, beside_c)
+    assert torch.allclose(beside_a, model(b[None], torch.arange(12)[None])[0], atol=1e-4)
+
+
+def test_without_positions_a_row_is_one_document():
+    ids = torch.arange(10)[None]
+    model = decoder()
+    assert torch.allclose(model(ids), model(ids, torch.arange(10)[None]), atol=1e-4)
+
+
+def test_a_token_does_not_see_what_comes_after_it():
+    model, ids = decoder(), torch.arange(10)[None]
+    changed = ids.clone()
+    changed[0, 7:] = 1
+    assert torch.equal(model(ids, None)[0, :7], model(changed, None)[0, :7])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_recomputing_activations_changes_no_gradient(tied):
+    def gradients(recompute):
+        model = Decoder(ModelSpec(dim=32, layers=2, tie_embeddings=tied), 50, recompute=recompute)
+        initialise(model, seed=3, layers=2)
+        ids, positions = packed(torch.arange(9), torch.arange(20, 30))
+        loss_sums(model(ids, positions), ids)[0].backward()
+        return [p.grad for p in model.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(gradients(False), gradients(True), strict=True))
+
+
+def test_start_weights_follow_from_seed_and_name_alone():
+    shape = torch.Size((4, 6))
+    assert torch.equal(initial("a", shape, seed=1, layers=2), initial("a", shape, seed=1, layers=2))
+    assert not torch.equal(initial("a", shape, seed=1, layers=2), initial("b", shape, seed=1, layers=2))
+    assert not torch.equal(initial("a", shape, seed=1, layers=2), initial("a", shape, seed=2, layers=2))
+
+
+def test_start_weights_have_the_wanted_spread():
+    values = initial("embed.weight", torch.Size((500, 200)), seed=0, layers=2)
+    assert abs(float(values.mean())) < 1e-3 * 0.02 * 10
+    assert float(values.std()) == pytest.approx(0.02, rel=0.02)
+    deep = initial("layers.0.feed_forward.down.weight", torch.Size((500, 200)), seed=0, layers=8)
+    assert float(deep.std()) == pytest.approx(0.02 / 4, rel=0.02)
+
+
+def test_start_weights_are_these_on_every_machine():
+    values = initial("layers.0.attention.query.weight", torch.Size((4, 6)), seed=0, layers=2).numpy()
+    assert hashlib.sha256(values.tobytes()).hexdigest()[:16] == "5fcb5fbcf90158c6"
+
+
+def test_the_loss_of_ignored_labels_is_zero_with_and_without_z_loss():
+    logits = torch.randn(2, 3, 7, requires_grad=True)
+    total, entropy = loss_sums(logits, torch.full((2, 3), -100), z_loss=0.1)
+    assert (total.item(), entropy.item()) == (0.0, 0.0)
+
+
+def test_z_loss_is_added_to_what_is_minimised_and_not_to_what_is_reported():
+    logits, labels = torch.randn(2, 3, 7), torch.tensor([[1, 2, -100], [3, -100, 4]])
+    plain, _ = loss_sums(logits, labels)
+    total, entropy = loss_sums(logits, labels, z_loss=0.5)
+    drift = sum(float(logits[i, j].logsumexp(0)) ** 2 for i, j in [(0, 0), (0, 1), (1, 0), (1, 2)])
+    assert float(entropy) == float(plain)
+    assert float(total) == pytest.approx(float(plain) + 0.5 * drift, rel=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [{"dim": 30}, {"kv_heads": 3}, {"dim": 12, "heads": 4}])
+def test_sizes_that_do_not_fit_together_are_refused(sizes):
+    with pytest.raises(ConfigError, match="do not fit together"):
+        Decoder(ModelSpec(**{"dim": 32, "layers": 1, "heads": 4, **sizes}), 50)

@@ -1,0 +1,83 @@
+"""One training at every size: what must be equal, and how equal."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.train.ranks import on_ranks
+from tests.train.synthetic import spec
+from tests.train.training import resize, run_steps, weights_gap
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The unbroken one-rank run, default and canonical reduction."""
+    folder = str(tmp_path_factory.mktemp("alone"))
+    return {mode: on_ranks(run_steps, 1, spec(trainer__reduction=mode), folder, 4)[0] for mode in ("default", "canonical")}
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "hsdp"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_kind_of_parallelism_gives_the_one_rank_training_within_rounding(alone, tmp_path, parallel, size):
+    found = on_ranks(run_steps, size, spec(trainer__parallel=parallel), str(tmp_path), 4)
+    assert {one["begin"] for one in found} == {alone["default"]["begin"]}
+    for mine, reference in zip(found[0]["losses"], alone["default"]["losses"], strict=True):
+        assert mine == pytest.approx(reference, rel=1e-5)
+    assert weights_gap(found[0]["weights"], alone["default"]["weights"]) < 1e-4
+    assert len({one["end"] for one in found}) == 1
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_canonical_reduction_gives_the_bits_of_the_one_rank_training(alone, tmp_path, size):
+    found = on_ranks(run_steps, size, spec(trainer__reduction="canonical"), str(tmp_path), 4)
+    assert {tuple(one["losses"]) for one in found} == {tuple(alone["canonical"]["losses"])}
+    assert {one["end"] for one in found} == {alone["canonical"]["end"]}
+
+
+def test_canonical_reduction_does_not_depend_on_the_microbatch_size(alone, tmp_path):
+    (found,) = on_ranks(run_steps, 1, spec(trainer__reduction="canonical", trainer__microbatch_size=5), str(tmp_path), 4)
+    assert found["end"] == alone["canonical"]["end"]
+
+
+def test_canonical_reduction_agrees_with_the_default_within_rounding(alone):
+    assert weights_gap(alone["canonical"]["weights"], alone["default"]["weights"]) < 1e-4
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_the_same_processes_go_4_2_4_in_memory_and_train_as_if_nothing_had_happened(alone, tmp_path, parallel):
+    mode = {"ddp": "canonical", "fsdp": "default"}[parallel]
+    some = spec(trainer__reduction=mode, trainer__parallel=parallel, trainer__steps=4)
+    found = on_ranks(resize, 4, some, str(tmp_path), [4, 2, 4], 1)
+    unbroken = alone[mode]["losses"][:3]
+    assert len({one["end"] for one in found}) == 1
+    if mode == "canonical":
+        assert found[0]["losses"] == unbroken
+    for mine, reference in zip(found[0]["losses"], unbroken, strict=True):
+        assert mine == pytest.approx(reference, rel=1e-5)
+    assert not list(tmp_path.iterdir())
+
+
+def test_canonical_weights_survive_4_2_8_1_resizes_bit_for_bit(alone, tmp_path):
+    found = on_ranks(resize, 8, spec(trainer__reduction="canonical"), str(tmp_path), [4, 2, 8, 1], 1)
+    assert found[0] == {"losses": alone["canonical"]["losses"], "end": alone["canonical"]["end"]}
+
+
+@pytest.mark.parametrize("size, microbatch", [(1, 16), (2, 2), (4, 1), (3, 2), (5, 16)])
+def test_one_gradient_for_one_global_batch_whatever_the_split(alone, tmp_path, size, microbatch):
+    some = spec(trainer__microbatch_size=microbatch, lanes__allow="uneven")
+    found = on_ranks(run_steps, size, some, str(tmp_path), 1)
+    assert found[0]["losses"][0] == pytest.approx(alone["default"]["losses"][0], rel=1e-6)
+
+
+def test_a_rank_without_trained_tokens_keeps_in_step_and_has_no_share(tmp_path):
+    feed = {"masked": tuple(range(8, 16))}
+    (one,) = on_ranks(run_steps, 1, spec(), str(tmp_path), 2, feed)
+    two = on_ranks(run_steps, 2, spec(), str(tmp_path), 2, feed)
+    assert two[0]["losses"] == [pytest.approx(reference, rel=1e-6) for reference in one["losses"]]
+
+
+def test_a_step_without_any_trained_token_leaves_the_weights_and_is_recorded(tmp_path):
+    found = on_ranks(run_steps, 2, spec(), str(tmp_path), 2, {"masked": tuple(range(16))})
+    for one in found:
+        assert one["begin"] == one["end"]
+        assert one["skipped"] == (0, 1)

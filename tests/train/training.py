@@ -1,0 +1,92 @@
+"""Short trainings for the tests: a job on synthetic rows, some steps of it, and hashes of what came out."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from tests.train.ranks import Meet
+from tests.train.synthetic import VOCAB, SyntheticFeed
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+from zephon.train import optim
+from zephon.train.metrics import Clock
+from zephon.train.session import Job, Session, build
+
+
+def job(spec: RunSpec, folder: str, **feed: Any) -> Job:
+    return Job(
+        spec=spec,
+        run=RunDir(folder),
+        feed=lambda rank, size: SyntheticFeed(spec, rank, size, **feed),
+        vocab_size=VOCAB,
+        tell=lambda text: None,
+    )
+
+
+def some_steps(session: Session, count: int) -> list[tuple[float, float]]:
+    """(loss, gradient norm) of the next ``count`` steps."""
+    found = []
+    clock = Clock()
+    for step in session.steps(leaving=lambda: False, clock=clock):
+        update = session.update(step, clock=clock)
+        found.append((update.loss, update.norm))
+        if len(found) == count:
+            break
+    return found
+
+
+def state_hash(session: Session) -> str:
+    """SHA-256 of weights and optimizer state, full tensors in name order; a collective when sharded."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(optim.tensors(session.module, session.optimizer).items()):
+        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        digest.update(name.encode() + full.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def run_steps(
+    meet: Meet, rank: int, spec: RunSpec, folder: str, count: int, feed: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Builds a session at this size, trains ``count`` steps, and tells what came out."""
+    world = meet(parallel=spec.trainer.parallel, local_size=max(1, meet.size // 2))
+    session = build(job(spec, folder, **(feed or {})), world)
+    before = state_hash(session)
+    losses = some_steps(session, count)
+    found = {
+        "losses": losses,
+        "begin": before,
+        "end": state_hash(session),
+        "skipped": session.skipped,
+        "weights": {
+            n: (p.full_tensor() if isinstance(p, DTensor) else p).detach().clone().numpy()
+            for n, p in session.module.named_parameters()
+        },
+    }
+    session.close()
+    world.leave()
+    return found
+
+
+def resize(meet: Meet, rank: int, spec: RunSpec, folder: str, sizes: list[int], each: int) -> dict[str, Any]:
+    """Takes the same processes through memberships of the given sizes, ``each`` steps in each, in memory only."""
+    the_job, snapshot, losses = job(spec, folder), None, []  # type: tuple[Job, Snapshot | None, list[Any]]
+    state = ""
+    for number, size in enumerate(sizes):
+        if rank >= size:
+            continue
+        world = meet(size=size, name=f"generation-{number}", parallel=spec.trainer.parallel)
+        session = build(the_job, world, snapshot)
+        losses += some_steps(session, each)
+        state = state_hash(session)
+        snapshot = session.take()
+        session.close()
+        world.leave()
+    return {"losses": losses, "end": state}
+
+
+def weights_gap(a: dict[str, Any], b: dict[str, Any]) -> float:
+    return max(float(torch.from_numpy(a[n] - b[n]).abs().max()) for n in a)
