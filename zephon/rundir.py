@@ -1,13 +1,13 @@
 """The run directory: where everything of a run is, and nothing else knows file names.
 
-    <runs>/<name>/
-        spec.json            RunSpec of the first start            (launch)
-        contract.json        pinned and guarded values, calibration (launch)
-        ledger.jsonl         one line per step                     (rank 0)
-        metrics.jsonl        one line per step                     (rank 0)
-        events.jsonl         what happened to the run              (launch, agent, rank 0)
-        checkpoints/step-00000030/ ... COMPLETE                    (train)
-        attempts/0001/spec.json  environment.json  progress.json  logs/node-0/rank-0.log
+<runs>/<name>/
+    spec.json            RunSpec of the first start            (launch)
+    contract.json        pinned and guarded values, calibration (launch)
+    ledger.jsonl         one line per step                     (rank 0)
+    metrics.jsonl        one line per step                     (rank 0)
+    events.jsonl         what happened to the run              (launch, agent, rank 0)
+    checkpoints/step-00000030/ ... COMPLETE                    (train)
+    attempts/0001/spec.json  environment.json  progress.json  logs/node-0/rank-0.log
 """
 
 from __future__ import annotations
@@ -62,6 +62,26 @@ class RunDir:
             if os.path.exists(scratch):
                 os.unlink(scratch)
             raise
+
+    def create(self, *parts: str, data: Any) -> bool:
+        """Writes a small file only if it does not exist; False when it does. Two callers never both get True on a local disk."""
+        if not self.local:
+            if self.exists(*parts):
+                return False
+            self.write_json(*parts, data=data)
+            return True
+        path = self.path(*parts)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        scratch = f"{path}.{uuid.uuid4().hex}.tmp"
+        try:
+            with open(scratch, "x", encoding="utf-8") as file:
+                json.dump(data, file, sort_keys=True, indent=2, ensure_ascii=False)
+            os.link(scratch, path)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(scratch)
+        return True
 
     def attempts(self) -> list[int]:
         """Numbers of the attempts made so far, ascending."""

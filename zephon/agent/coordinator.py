@@ -1,0 +1,239 @@
+"""The coordinator: agents' connections on one side, the membership state machine on the other.
+
+    agent -> {"hello", node, pid, generation}  {"ready", store}  {"beat"}  {"leaving"}  {"exited", generation, exits, error}
+    agent <- {"assign", generation, rank, nodes, store}  {"regroup", generation, reason, drain}  {"release"}  {"finish", status, cause}
+
+JSON lines over TCP. A closed connection is a gone node, so that a killed agent is noticed at once; silence for two
+heartbeats is one too. Every decision is written to the run's events. It imports no torch: it starts in a tenth of a
+second and may be killed and started again, because agents reconnect and say where they stand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from zephon.agent.events import EventLog
+from zephon.agent.membership import Action, Assign, Finish, Membership, Regroup, Release, Rules
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+from zephon.world import World
+
+TICK_S = 0.05
+POLL_S = 0.5
+_MAX_LINE = 1 << 16
+
+
+def rules_of(spec: RunSpec) -> Rules:
+    """The membership rules of one experiment."""
+    return Rules(
+        minimum=spec.elastic.nodes_min,
+        maximum=spec.elastic.nodes_max,
+        allowed=allowed_nodes(spec),
+        budget=spec.elastic.failure_budget,
+        heartbeat_s=spec.elastic.heartbeat_s,
+        drain_s=spec.elastic.drain_s,
+        join_timeout_s=spec.elastic.join_timeout_s,
+    )
+
+
+def allowed_nodes(spec: RunSpec) -> Callable[[int], bool]:
+    """Whether a number of nodes divides the lanes and the global batch as ``lanes.allow`` permits."""
+    allowed = frozenset(World(spec.lanes.count, spec.global_batch_size, 1, spec.lanes.allow).allowed())
+    procs, tensor = spec.elastic.procs_per_node, spec.trainer.tensor_parallel
+
+    def test(nodes: int) -> bool:
+        return nodes * procs % tensor == 0 and nodes * procs // tensor in allowed
+
+    return test
+
+
+class Coordinator:
+    """Serves one attempt. ``run`` returns the job's exit status.
+
+    Args:
+        rundir: the run directory, for events, the newest generation and progress.
+        attempt: number of this start.
+        spec: the attempt's resolved spec.
+        target: never more nodes than this (None: whoever comes).
+        expected: how many nodes the first generation waits for.
+    """
+
+    def __init__(
+        self, rundir: RunDir, attempt: int, spec: RunSpec, *, target: int | None = None, expected: int | None = None
+    ) -> None:
+        self.rundir, self.attempt, self.spec = rundir, attempt, spec
+        self.events = EventLog(rundir, attempt, "coordinator")
+        known = rundir.read_json("generation.json") if rundir.exists("generation.json") else {}
+        now = time.monotonic()
+        self.membership = Membership(
+            rules_of(spec), target=target, expected=expected, generation=int(known.get("generation", 0)), now=now
+        )
+        if known.get("attempt") == attempt:
+            self.membership.adopt(tuple(known["nodes"]), now)
+        self.port = 0
+        self._links: dict[str, asyncio.StreamWriter] = {}
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Begins to listen; ``port`` 0 takes a free one and sets ``self.port``."""
+        self._server = await asyncio.start_server(self._serve, host, port, limit=_MAX_LINE)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def run(self) -> Finish:
+        """Decides until the job ends; then tells every agent and closes."""
+        polled = 0.0
+        while self.membership.finished is None:
+            now = time.monotonic()
+            if now - polled >= POLL_S:
+                polled = now
+                self._read_progress()
+            for action in self.membership.decide(now):
+                self._act(action)
+            await asyncio.sleep(TICK_S)
+        finished = self.membership.finished
+        assert finished is not None
+        return finished
+
+    async def close(self) -> None:
+        """Stops listening and drops all connections."""
+        for writer in list(self._links.values()):
+            with contextlib.suppress(ConnectionError, asyncio.TimeoutError):
+                await asyncio.wait_for(writer.drain(), 1.0)
+            writer.close()
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        name = ""
+        try:
+            while line := await reader.readline():
+                message = json.loads(line)
+                if message["kind"] == "hello":
+                    name = message["node"]
+                    previous, self._links[name] = self._links.get(name), writer
+                    if previous is not None:
+                        previous.close()
+                        self.membership.gone(name, time.monotonic())
+                self._heard(name, message)
+        except (ConnectionError, ValueError, KeyError) as error:
+            self.events.write("bad_connection", node=name, error=f"{type(error).__name__}: {error}")
+        except asyncio.CancelledError:
+            pass  # the loop ends; a handler that stays cancelled is reported as an error by asyncio
+        finally:
+            writer.close()
+            if name and self._links.get(name) is writer:
+                del self._links[name]
+                self.membership.gone(name, time.monotonic())
+                self.events.write("node_gone", node=name)
+
+    def _heard(self, name: str, message: dict[str, Any]) -> None:
+        now, kind, members = time.monotonic(), message["kind"], self.membership
+        if kind == "hello":
+            generation = message.get("generation")
+            members.hello(name, now, generation=generation)
+            if generation is not None and (generation != members.generation or not members.active or members.regroup):
+                # It missed the order to stop while it was away, frozen or cut off.
+                self._tell(name, kind="regroup", generation=generation, reason="lost contact", drain=False)
+            self.events.write("node_hello", node=name, pid=message.get("pid"), host=message.get("host"))
+        elif kind == "ready":
+            members.ready(name, now, store=message["store"])
+            self.events.write("node_ready", node=name)
+        elif kind == "beat":
+            members.beat(name, now)
+        elif kind == "leaving":
+            members.leaving(name, now)
+            self.events.write("node_leaving", node=name)
+        elif kind == "exited":
+            exits = {int(rank): int(status) for rank, status in message["exits"].items()}
+            members.exited(name, now, generation=message["generation"], exits=exits, error=message.get("error"))
+            self.events.write(
+                "workers_exited",
+                node=name,
+                generation=message["generation"],
+                exits=message["exits"],
+                error=message.get("error"),
+            )
+
+    def _act(self, action: Action) -> None:
+        if isinstance(action, Assign):
+            world = len(action.nodes) * self.spec.elastic.procs_per_node
+            entry = {"attempt": self.attempt, "generation": action.number, "nodes": list(action.nodes), "world_size": world}
+            self.rundir.write_json("generation.json", data={**entry, "time": time.time()})
+            self.events.write("generation", **entry)
+            for rank, name in enumerate(action.nodes):
+                self._tell(
+                    name, kind="assign", generation=action.number, rank=rank, nodes=list(action.nodes), store=action.store
+                )
+        elif isinstance(action, Regroup):
+            self.events.write("regroup", generation=action.number, reason=action.reason, drain=action.drain)
+            for name in self.membership.members:
+                self._tell(name, kind="regroup", generation=action.number, reason=action.reason, drain=action.drain)
+        elif isinstance(action, Release):
+            self._tell(action.node, kind="release")
+        else:
+            self.events.write("finish", status=action.status, cause=action.cause)
+            for name in list(self._links):
+                self._tell(name, kind="finish", status=action.status, cause=action.cause)
+
+    def _tell(self, name: str, **message: Any) -> None:
+        writer = self._links.get(name)
+        if writer is not None and not writer.is_closing():
+            writer.write(json.dumps(message).encode() + b"\n")
+
+    def _read_progress(self) -> None:
+        self.membership.progress(step=self._step(), checkpoint=newest_checkpoint(self.rundir))
+
+    def _step(self) -> int | None:
+        where = ("attempts", RunDir.attempt_name(self.attempt), "progress.json")
+        try:
+            return int(self.rundir.read_json(*where)["step"])
+        except (FileNotFoundError, ValueError, KeyError):
+            return None
+
+
+def newest_checkpoint(rundir: RunDir) -> int:
+    """The step of the newest complete checkpoint; -1 when there is none."""
+    if not rundir.exists("checkpoints"):
+        return -1
+    names = (str(path).rstrip("/").rsplit("/", 1)[-1] for path in rundir.fs.ls(rundir.path("checkpoints"), detail=False))
+    steps = sorted((int(m[1]) for name in names if (m := re.fullmatch(r"step-(\d+)", name))), reverse=True)
+    for step in steps:
+        if rundir.exists("checkpoints", f"step-{step:08d}", "COMPLETE"):
+            return step
+    return -1
+
+
+async def _main(arguments: argparse.Namespace) -> int:
+    rundir = RunDir(arguments.run)
+    spec = RunSpec.from_dict(rundir.read_json("attempts", RunDir.attempt_name(arguments.attempt), "spec.json"))
+    coordinator = Coordinator(rundir, arguments.attempt, spec, expected=arguments.nodes)
+    await coordinator.start(arguments.host, arguments.port)
+    print(f"coordinator of {arguments.run} attempt {arguments.attempt} on {arguments.host}:{coordinator.port}", flush=True)
+    finished = await coordinator.run()
+    print(f"finished with status {finished.status}: {finished.cause}", flush=True)
+    await coordinator.close()
+    return finished.status
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m zephon.agent.coordinator", allow_abbrev=False)
+    parser.add_argument("--run", required=True, help="URL of the run directory")
+    parser.add_argument("--attempt", type=int, required=True)
+    parser.add_argument("--nnodes", required=True, help="MIN:MAX; the spec's own range is the authority")
+    parser.add_argument("--procs", type=int, default=1)
+    parser.add_argument("--nodes", type=int, default=None, help="how many nodes the first generation waits for")
+    parser.add_argument("--host", default="0.0.0.0")
+    parser.add_argument("--port", type=int, default=29400)
+    return asyncio.run(_main(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""The agent's entry point: one node of an elastic job, from its arguments to its exit status.
+
+Exit status: 0 the job is done, 65 configuration or contract error, 143 asked to leave (after draining), 1 failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import uuid
+from typing import TYPE_CHECKING
+
+from zephon.errors import ConfigError, ZephonError
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+
+if TYPE_CHECKING:
+    from zephon.agent.node import NodeConfig
+    from zephon.agent.warm import WarmServer
+
+# What torch imports late, in every process again: the constructor of DDP alone brings in 900 modules.
+_PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.elastic.agent.server.api",
+    "torch.nn.parallel",
+    "torch._dynamo",
+    "torch.optim",
+    "zephon.agent.node",
+    "zephon.agent.link",
+)
+
+
+def modules_for(worker: str) -> list[str]:
+    """What to import before forking workers of a module: torch's late imports and, for a package, all of it."""
+    import importlib.util
+
+    found = importlib.util.find_spec(worker)
+    if found is None:
+        raise ConfigError(
+            f"worker module {worker!r} was not found",
+            follows="no worker could start",
+            remedy="give --worker a module that Python can import here",
+        )
+    names = list(_PRELOAD)
+    if found.submodule_search_locations:
+        names.append(f"{worker}.*")
+    return names
+
+
+def main(argv: list[str] | None = None) -> int:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its pool would make the fork server multi-threaded
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        return _run(_arguments(argv))
+    except ZephonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m zephon.agent", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--run", required=True, help="URL of the run directory")
+    parser.add_argument("--attempt", type=int, required=True, help="number of this start of the run")
+    parser.add_argument("--nnodes", required=True, help="MIN:MAX nodes")
+    parser.add_argument("--procs", type=int, default=1, help="workers on this node")
+    parser.add_argument("--endpoint", default=os.environ.get("ZEPHON_ENDPOINT"), help="HOST:PORT of the coordinator")
+    parser.add_argument("--node", default=os.environ.get("ZEPHON_NODE"), help="identity of this node")
+    parser.add_argument("--worker", default="zephon.train", help="module that each worker runs")
+    arguments = parser.parse_args(argv)
+    if not arguments.endpoint:
+        raise ConfigError(
+            "neither --endpoint nor ZEPHON_ENDPOINT is given",
+            follows="this node could not find the others",
+            remedy="give the coordinator's host:port",
+        )
+    return arguments
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from zephon.agent.warm import WarmServer, preload
+
+    leaving = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: leaving.set())
+    signal.signal(signal.SIGINT, lambda *_: leaving.set())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is no reason to stop training
+    spec = read_spec(RunDir(arguments.run), arguments.attempt)
+    preload(modules_for(arguments.worker))
+    server = WarmServer.fork()  # before the first thread
+    try:
+        return _serve(arguments, spec, server, leaving)
+    finally:
+        server.close()
+
+
+def _serve(arguments: argparse.Namespace, spec: RunSpec, server: WarmServer, leaving: threading.Event) -> int:
+    from torch.distributed.elastic.rendezvous.api import RendezvousClosedError
+
+    from zephon.agent.link import Link
+    from zephon.agent.node import NodeAgent
+
+    config = _config(arguments, spec)
+    beat_s = spec.elastic.heartbeat_s / 2
+    link = Link(arguments.endpoint, config.node, beat_s=beat_s, timeout_s=spec.elastic.join_timeout_s)
+    link.start()
+    agent = NodeAgent(config, link, server, leaving)
+    try:
+        agent.run()
+    except RendezvousClosedError as end:
+        if link.finished is None:
+            print(f"error: {end}", file=sys.stderr)
+            return 1
+    finally:
+        link.close()
+    if link.finished is not None:
+        return int(link.finished["status"])
+    return 143
+
+
+def _config(arguments: argparse.Namespace, spec: RunSpec) -> NodeConfig:
+    from zephon.agent.node import NodeConfig
+
+    rundir = RunDir(arguments.run)
+    node = arguments.node or f"node-0@{uuid.uuid4().hex[:8]}"
+    name = node.split("@")[0]
+    logs = rundir.path("attempts", RunDir.attempt_name(arguments.attempt), "logs", name) if rundir.local else None
+    return NodeConfig(
+        run=arguments.run,
+        attempt=arguments.attempt,
+        node=node,
+        procs=arguments.procs,
+        worker=arguments.worker,
+        log_dir=logs,
+        drain_s=spec.elastic.drain_s,
+        join_timeout_s=spec.elastic.join_timeout_s,
+    )
+
+
+def read_spec(rundir: RunDir, attempt: int) -> RunSpec:
+    """The attempt's spec; where the run directory lacks it, the one in the file that ``ZEPHON_SPEC_FILE`` names is put there."""
+    import json
+    from pathlib import Path
+
+    where = ("attempts", RunDir.attempt_name(attempt), "spec.json")
+    handed = os.environ.get("ZEPHON_SPEC_FILE")
+    if not rundir.exists(*where):
+        if not handed:
+            raise ConfigError(
+                f"{rundir.path(*where)} does not exist",
+                follows="the workers would not know what to train",
+                remedy="start the run with `zephon run`, or name a file with the resolved spec in ZEPHON_SPEC_FILE",
+            )
+        rundir.write_bytes(*where, data=Path(handed).read_bytes())
+    return RunSpec.from_dict(json.loads(rundir.fs.cat_file(rundir.path(*where))))

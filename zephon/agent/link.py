@@ -1,0 +1,177 @@
+"""The agent's connection to the coordinator: one thread that reads, beats and reconnects.
+
+The agent's main thread asks ``regroup``, ``finished`` and ``wait``; it never blocks on the network. While the coordinator
+is away, workers train on; the link reconnects with growing pauses until ``join_timeout_s`` has passed, and says where the
+node stands, from which a new coordinator rebuilds its picture.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from zephon.errors import ConfigError
+
+
+def parse_endpoint(text: str) -> tuple[str, int]:
+    """``host:port`` as a pair; an IPv6 host stands in brackets."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(
+            f"endpoint {text!r} is not HOST:PORT",
+            follows="the nodes could not find each other",
+            remedy="give --endpoint or ZEPHON_ENDPOINT as host:port, for example 10.0.0.7:29400",
+        )
+    return host.strip("[]"), int(port)
+
+
+class Link:
+    """Call ``start`` once; use as a context manager or ``close``.
+
+    Args:
+        endpoint: ``host:port`` of the coordinator.
+        node: this node's identity; two processes never share one.
+        beat_s: seconds between signs of life.
+        timeout_s: how long to look for the coordinator before giving up.
+    """
+
+    def __init__(self, endpoint: str, node: str, *, beat_s: float, timeout_s: float) -> None:
+        self.host, self.port = parse_endpoint(endpoint)
+        self.node, self._beat_s, self._timeout_s = node, beat_s, timeout_s
+        self._lock = threading.Condition()
+        self._outbox: list[bytes] = []
+        self._standing: dict[str, Any] = {}
+        self._assigned: dict[str, Any] | None = None
+        self._regroup: dict[str, Any] | None = None
+        self.finished: dict[str, Any] | None = None
+        self.failed: str | None = None
+        self.released = threading.Event()
+        self.address = ""
+        self._closing = False
+        self._wake, self._wakened = socket.socketpair()
+        self._thread = threading.Thread(target=self._loop, name="coordinator-link", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Sends what is waiting and ends the thread."""
+        self._closing = True
+        with contextlib.suppress(OSError):
+            self._wake.send(b"x")
+        self._thread.join(timeout=5)
+        self._wake.close()
+        self._wakened.close()
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Queues a message. ``ready``, ``leaving`` and ``exited`` also become what is said again after a reconnect."""
+        message = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        with self._lock:
+            if kind == "ready":
+                self._standing = {"ready": message}
+                self._regroup = None
+            elif kind in ("leaving", "exited"):
+                self._standing[kind] = message
+            self._outbox.append(message)
+        with contextlib.suppress(OSError):
+            self._wake.send(b"x")
+
+    def wait_assignment(self, timeout: float | None, stop: threading.Event) -> dict[str, Any] | None:
+        """The next assignment; None when the job has finished, the link has failed, ``stop`` is set or time is up."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            while self._assigned is None:
+                if self.finished or self.failed or stop.is_set() or (deadline is not None and time.monotonic() > deadline):
+                    return None
+                self._lock.wait(0.1)
+            assigned, self._assigned = self._assigned, None
+            self._regroup = None
+            self._standing = {"generation": assigned["generation"]}
+            return assigned
+
+    def regroup(self, generation: int) -> dict[str, Any] | None:
+        """The order to stop this generation, if it has come."""
+        order = self._regroup
+        return order if order is not None and order["generation"] == generation else None
+
+    def wait_address(self, timeout: float) -> str:
+        """This node's own address as the coordinator's network sees it."""
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            while not self.address and not self.failed and time.monotonic() < deadline:
+                self._lock.wait(0.1)
+            return self.address
+
+    def _loop(self) -> None:
+        away = time.monotonic()
+        pause = 0.05
+        while not self._closing:
+            try:
+                with socket.create_connection((self.host, self.port), timeout=5.0) as link:
+                    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    pause = 0.05
+                    self._talk(link)
+                    away = time.monotonic()
+            except OSError as error:
+                if time.monotonic() - away > self._timeout_s:
+                    with self._lock:
+                        self.failed = f"coordinator {self.host}:{self.port} not reached for {self._timeout_s:g} s ({error})"
+                        self._lock.notify_all()
+                    return
+            if self.finished or self._closing:
+                return
+            with contextlib.suppress(OSError, ValueError):
+                select.select([self._wakened], [], [], pause)
+            pause = min(2.0, pause * 2)
+
+    def _talk(self, link: socket.socket) -> None:
+        with self._lock:
+            self.address = link.getsockname()[0]
+            standing = dict(self._standing)
+            generation = standing.pop("generation", None)
+            self._outbox = list(standing.values())
+            self._lock.notify_all()
+        hello = {"kind": "hello", "node": self.node, "pid": os.getpid(), "host": socket.gethostname(), "generation": generation}
+        link.sendall(json.dumps(hello).encode() + b"\n")
+        link.settimeout(10.0)
+        buffer, beaten = b"", time.monotonic()
+        while True:
+            with self._lock:
+                outbox, self._outbox = self._outbox, []
+            if outbox:
+                link.sendall(b"".join(outbox))
+            if self._closing:
+                return
+            if time.monotonic() - beaten >= self._beat_s:
+                beaten = time.monotonic()
+                link.sendall(b'{"kind":"beat"}\n')
+            ready, _, _ = select.select([link, self._wakened], [], [], min(self._beat_s, 0.5))
+            if self._wakened in ready:
+                self._wakened.recv(4096)
+            if link in ready:
+                data = link.recv(65536)
+                if not data:
+                    return
+                *lines, buffer = (buffer + data).split(b"\n")
+                for line in lines:
+                    self._heard(json.loads(line))
+
+    def _heard(self, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            if message["kind"] == "assign":
+                self._assigned = dict(message)
+            elif message["kind"] == "regroup":
+                self._regroup = dict(message)
+            elif message["kind"] == "finish":
+                self.finished = dict(message)
+                self.released.set()
+            elif message["kind"] == "release":
+                self.released.set()
+            self._lock.notify_all()

@@ -1,0 +1,335 @@
+"""Who trains together: one decision maker, as a state machine without I/O.
+
+A *generation* is a numbered list of nodes. Nodes say hello, become ready, work, and stop; ``decide`` looks at all of them and
+the clock, and returns what to tell them::
+
+    ready nodes --Assign--> working --(Regroup: join, leave, lost, rescale, crash)--> stopped --> ready --Assign--> ...
+                                    \\--(all workers 0)--> Finish 0
+
+Rules: a generation forms at once when the target size is ready, else when nobody more is expected; it takes the largest
+allowed number of nodes, the others stand by; a planned change drains, a lost node does not wait. Only crashes spend the
+failure budget, and every new checkpoint restores it; a crash before the first step, and exit status 65, are final.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+DONE, REFUSED, DRAINED, LEFT = 0, 65, 75, 143
+_PLANNED = (DONE, DRAINED, LEFT)
+
+State = Literal["warming", "ready", "working", "stopped", "done"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Assign:
+    """Start generation ``number`` with these nodes, in rank order."""
+
+    number: int
+    nodes: tuple[str, ...]
+    store: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Regroup:
+    """Stop the workers of generation ``number``: drain, or at once when a peer is lost."""
+
+    number: int
+    reason: str
+    drain: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Finish:
+    """The job has ended with this exit status."""
+
+    status: int
+    cause: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """This leaving node is no longer needed by anybody: the generation in which it worked has ended."""
+
+    node: str
+
+
+Action = Assign | Regroup | Finish | Release
+
+
+@dataclasses.dataclass
+class Node:
+    """What is known of one node. ``exits`` maps rank -> exit status of the present generation's workers."""
+
+    name: str
+    state: State = "warming"
+    store: str = ""
+    leaving: bool = False
+    seen: float = 0.0
+    since: float = 0.0
+    exits: dict[int, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rules:
+    """How memberships form.
+
+    Args:
+        minimum, maximum: nodes in a generation.
+        allowed: whether a number of nodes divides the work.
+        budget: crashes without a new checkpoint that are forgiven.
+        heartbeat_s: a node silent for two of these is lost.
+        drain_s: how long workers may take to finish their step and save.
+        window_s: how long to wait for a further node when more may come.
+        gather_s: how long the first generation waits for the target size.
+        join_timeout_s: how long fewer than ``minimum`` nodes are waited for.
+    """
+
+    minimum: int
+    maximum: int
+    allowed: Callable[[int], bool]
+    budget: int = 3
+    heartbeat_s: float = 5.0
+    drain_s: float = 60.0
+    window_s: float = 1.0
+    gather_s: float = 60.0
+    join_timeout_s: float = 300.0
+
+
+@dataclasses.dataclass
+class Counters:
+    """Run-wide counts of one attempt; only failures spend the budget."""
+
+    failures: int = 0
+    failures_since_checkpoint: int = 0
+    lost: int = 0
+    resizes: int = 0
+
+
+class Membership:
+    """The state machine. Times are seconds of any monotonic clock, passed in."""
+
+    def __init__(self, rules: Rules, *, target: int | None, generation: int, now: float, expected: int | None = None) -> None:
+        self.rules = rules
+        self.target = target  # never more than these
+        self.expected = expected if target is None else target  # the first generation waits for these
+        self.generation = generation
+        self.nodes: dict[str, Node] = {}
+        self.members: tuple[str, ...] = ()
+        self.active = False
+        self.regroup: Regroup | None = None
+        self.finished: Finish | None = None
+        self.counters = Counters()
+        self.stepped = False
+        self.checkpoint = -1
+        self.first_error: dict[str, Any] | None = None
+        self._formed_once = False
+        self._after_loss = False
+        self._changed = now
+        self._short_since = now
+        self._regroup_since = now
+
+    def adopt(self, members: tuple[str, ...], now: float) -> None:
+        """An earlier coordinator of this attempt formed the present generation: its nodes are expected to say hello."""
+        self.members, self.active, self._formed_once = members, True, True
+        for name in members:
+            self.nodes[name] = Node(name, state="working", seen=now, since=now)
+
+    # What nodes report
+
+    def hello(self, name: str, now: float, *, generation: int | None = None) -> None:
+        """A node is there; with ``generation``, it still works in one that an earlier coordinator formed."""
+        node = self.nodes.setdefault(name, Node(name))
+        node.seen = node.since = now
+        if generation is not None and generation == self.generation and name in self.members:
+            node.state = "working"
+        self._changed = now
+
+    def ready(self, name: str, now: float, *, store: str) -> None:
+        """Warm and without workers: it can be given a place."""
+        node = self.nodes.setdefault(name, Node(name))
+        node.state, node.store, node.seen, node.since = "ready", store, now, now
+        self._changed = now
+
+    def beat(self, name: str, now: float) -> None:
+        if name in self.nodes:
+            self.nodes[name].seen = now
+
+    def leaving(self, name: str, now: float) -> None:
+        """Asked to leave: no place in further generations. Its workers drain by its own doing."""
+        if name in self.nodes:
+            self.nodes[name].leaving = True
+            self._changed = now
+
+    def exited(
+        self, name: str, now: float, *, generation: int, exits: Mapping[int, int], error: Mapping[str, Any] | None
+    ) -> None:
+        """All workers of a node have ended."""
+        node = self.nodes.get(name)
+        if node is None or generation != self.generation:
+            return
+        node.exits = dict(exits)
+        node.state = "done" if all(status == DONE for status in exits.values()) else "stopped"
+        node.seen = node.since = now
+        if error and (self.first_error is None or error["time"] < self.first_error["time"]):
+            self.first_error = dict(error)
+
+    def gone(self, name: str, now: float) -> None:
+        """Its connection has ended, announced or not."""
+        node = self.nodes.pop(name, None)
+        if node is None:
+            return
+        self._changed = now
+        if self.active and name in self.members and node.state == "working":
+            self.counters.lost += 1
+            self._regroup(f"lost {name}", now, drain=False)
+
+    def resize(self, target: int, now: float) -> None:
+        if target != self.target:
+            self.target = target
+            self._changed = now
+
+    def progress(self, *, step: int | None, checkpoint: int) -> None:
+        """Steps done in this attempt, and the newest complete checkpoint."""
+        self.stepped = self.stepped or step is not None
+        if checkpoint > self.checkpoint:
+            self.checkpoint = checkpoint
+            self.counters.failures_since_checkpoint = 0
+
+    # What follows
+
+    def decide(self, now: float) -> list[Action]:
+        """The actions due now, in order."""
+        if self.finished:
+            return []
+        self._drop_silent(now)
+        before = self.regroup
+        if self.active:
+            self._watch(now)
+        actions: list[Action] = [self.regroup] if self.regroup and self.regroup is not before else []
+        if self.active and self.regroup and self._all_stopped(now):
+            actions += [Release(name) for name in self.members if name in self.nodes and self.nodes[name].leaving]
+            self._close(now)
+        if not self.active and not self.finished:
+            actions += self._form(now)
+        return [*actions, self.finished] if self.finished else actions
+
+    def _drop_silent(self, now: float) -> None:
+        for name in [n.name for n in self.nodes.values() if now - n.seen > 2 * self.rules.heartbeat_s]:
+            self.gone(name, now)
+
+    def _watch(self, now: float) -> None:
+        members = [self.nodes[name] for name in self.members if name in self.nodes]
+        if len(members) == len(self.members) and all(node.state == "done" for node in members):
+            self._finish(DONE, "all steps are done")
+        elif self.regroup:
+            return
+        elif any(node.state in ("stopped", "ready") for node in members):
+            crashed = any(status not in _PLANNED for node in members for status in node.exits.values())
+            self._regroup("a worker failed" if crashed else "a node drained", now, drain=not crashed)
+        elif any(node.leaving for node in members):
+            self._regroup("a node leaves", now, drain=True)
+        elif self._better(now):
+            self._regroup("a node joined", now, drain=True)
+
+    def _better(self, now: float) -> bool:
+        """Whether the nodes at hand would make a larger generation, and no further one is about to come."""
+        usable = [n for n in self.nodes.values() if not n.leaving and (n.state in ("ready", "working"))]
+        size = self._size(len(usable))
+        if size <= len(self.members):
+            return False
+        return size == self._want() or now - self._changed >= self.rules.window_s
+
+    def _regroup(self, reason: str, now: float, *, drain: bool) -> None:
+        if self.regroup is None or (self.regroup.drain and not drain):
+            self._regroup_since = now if self.regroup is None else self._regroup_since
+            self.regroup = Regroup(self.generation, reason, drain)
+
+    def _all_stopped(self, now: float) -> bool:
+        working = [name for name in self.members if name in self.nodes and self.nodes[name].state == "working"]
+        if working and now - self._regroup_since > self.rules.drain_s + 2 * self.rules.heartbeat_s:
+            for name in working:  # its agent should have killed them long ago: it is not in control of its node
+                self.gone(name, now)
+            return True
+        return not working
+
+    def _close(self, now: float) -> None:
+        """The generation has ended: was it planned, a loss, or a crash?"""
+        lost = self._after_loss = self.regroup is not None and self.regroup.reason.startswith("lost")
+        statuses = [s for name in self.members if name in self.nodes for s in self.nodes[name].exits.values()]
+        crashes = [status for status in statuses if status not in _PLANNED]
+        error, self.first_error = self.first_error, None
+        self.active, self.regroup, self._changed, self._short_since = False, None, now, now
+        if REFUSED in statuses:
+            self._finish(REFUSED, _told(error, "a worker refused its configuration or contract"))
+        elif crashes and not lost:
+            self._count_crash(error, crashes)
+        else:
+            self.counters.resizes += 1
+
+    def _count_crash(self, error: dict[str, Any] | None, crashes: list[int]) -> None:
+        self.counters.failures += 1
+        self.counters.failures_since_checkpoint += 1
+        first = int(error["status"]) if error else crashes[0]
+        if first > 0 and not self.stepped:
+            self._finish(1, _told(error, f"a worker ended with status {first}") + " before the first step: not tried again")
+        elif self.counters.failures_since_checkpoint > self.rules.budget:
+            count = self.counters.failures_since_checkpoint
+            self._finish(1, _told(error, f"a worker ended with status {first}") + f": {count} crashes without a new checkpoint")
+
+    def _form(self, now: float) -> list[Action]:
+        able = sorted(
+            (n for n in self.nodes.values() if n.state in ("ready", "done") and not n.leaving), key=lambda n: _order(n.name)
+        )
+        # After a generation has closed, its members come back as ready within moments: wait for them like for others.
+        coming = [n for n in self.nodes.values() if n.state in ("warming", "stopped", "working") and not n.leaving]
+        size = self._size(len([n for n in able if n.state == "ready"]))
+        if size < 1:
+            if now - self._short_since > self.rules.join_timeout_s:
+                self._finish(1, f"fewer than {self.rules.minimum} nodes came within {self.rules.join_timeout_s:g} s")
+            return []
+        if size != self._want() and now - self._changed < self._patience(bool(coming)):
+            return []
+        chosen = [n for n in able if n.state == "ready"][:size]
+        self.generation += 1
+        self.members = tuple(n.name for n in chosen)
+        self.active, self._formed_once = True, True
+        for node in chosen:
+            node.state, node.exits, node.since = "working", {}, now
+        return [Assign(self.generation, self.members, chosen[0].store)]
+
+    def _patience(self, coming: bool) -> float:
+        """How long to wait, since the last change, for more nodes than are ready."""
+        if not self._formed_once:
+            return self.rules.gather_s
+        if coming:
+            return 5 * self.rules.window_s
+        return self.rules.window_s if self._after_loss else 0.0
+
+    def _want(self) -> int:
+        """The largest size that is wanted and allowed."""
+        wanted = self.target if self._formed_once or self.expected is None else self.expected
+        return self._size(self.rules.maximum if wanted is None else wanted)
+
+    def _size(self, available: int) -> int:
+        """The largest allowed number of nodes out of those available; 0 when there is none."""
+        top = min(available, self.rules.maximum, self.target if self.target is not None else self.rules.maximum)
+        return next((n for n in range(top, self.rules.minimum - 1, -1) if self.rules.allowed(n)), 0)
+
+    def _finish(self, status: int, cause: str) -> None:
+        self.finished = Finish(status, cause)
+        self.active = False
+
+
+def _told(error: Mapping[str, Any] | None, otherwise: str) -> str:
+    if not error:
+        return otherwise
+    return f"rank {error['rank']} on {error['node']} ended first, with status {error['status']} ({error['message']})"
+
+
+def _order(name: str) -> list[tuple[int, int | str]]:
+    """Natural order of node names: node-2 before node-10."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,306 @@
+"""One node: torch's elastic agent over our coordinator and our fork server.
+
+``torch.distributed.elastic`` gives the loop (rendezvous, start, monitor, restart) and two seams, and we fill both: a
+``RendezvousHandler`` that takes its generations from the coordinator, and the four abstract methods of
+``SimpleElasticAgent`` that start, stop, watch and end workers, here through a warm fork server. Its restart limit is set out
+of reach: whether a crash is forgiven is the coordinator's decision, because only it sees all nodes.
+
+Every generation gets a new TCPStore, hosted by the agent of its rank 0, so nothing of an old generation can be read by a
+new one, and no worker's end takes the store away from the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import TCPStore
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    SimpleElasticAgent,
+    Worker,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousGracefulExitError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
+
+from zephon.agent.link import Link
+from zephon.agent.membership import DONE
+from zephon.agent.warm import Start, WarmServer
+
+log = logging.getLogger("zephon.agent")
+
+_LOST_GRACE_S = 2.0
+_STACKS_GRACE_S = 1.0
+_RELEASE_S = 5.0
+_UNREACHED = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NodeConfig:
+    """What one agent needs to know.
+
+    Args:
+        run: URL of the run directory.
+        attempt: number of this start.
+        node: this node's identity.
+        procs: workers on this node.
+        worker: module that each worker runs.
+        log_dir: directory of the workers' logs; None leaves them on the agent's own output.
+        drain_s: how long workers may take to finish their step and save.
+        join_timeout_s: how long to wait for the coordinator.
+    """
+
+    run: str
+    attempt: int
+    node: str
+    procs: int
+    worker: str
+    log_dir: str | None
+    drain_s: float
+    join_timeout_s: float
+
+
+class CoordinatedRendezvous(RendezvousHandler):
+    """Generations as the coordinator assigns them."""
+
+    def __init__(self, link: Link, config: NodeConfig, leaving: threading.Event) -> None:
+        self.link, self.config, self.leaving = link, config, leaving
+        self.generation = 0
+        self._store: TCPStore | None = None
+
+    def get_backend(self) -> str:
+        return "zephon"
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Announces this node as ready and waits for its place.
+
+        Raises:
+            RendezvousGracefulExitError: this node was asked to leave.
+            RendezvousClosedError: the job has finished or the coordinator is gone.
+        """
+        if self.leaving.is_set():
+            if self._store is not None:  # peers may still need it, until all of them have left this generation
+                self.link.released.wait(_RELEASE_S)
+            raise RendezvousGracefulExitError("asked to leave")
+        address = self.link.wait_address(self.config.join_timeout_s)
+        # A store that nobody joins costs a socket; having it ready saves a round trip in every resize.
+        store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
+        host = f"[{address}]" if ":" in address else address
+        self.link.send("ready", store=f"{host}:{store.port}")
+        assigned = self.link.wait_assignment(None, self.leaving)
+        if assigned is None:
+            if self.leaving.is_set():
+                raise RendezvousGracefulExitError("asked to leave")
+            raise RendezvousClosedError(self.link.failed or "the job has finished")
+        self._store = store  # kept for the whole generation; the previous one closes here, after all its users
+        self.generation = assigned["generation"]
+        master, _, port = assigned["store"].rpartition(":")
+        info = RendezvousStoreInfo(master.strip("[]"), int(port))
+        return RendezvousInfo(store, assigned["rank"], len(assigned["nodes"]), info)
+
+    def is_closed(self) -> bool:
+        return self.link.finished is not None
+
+    def set_closed(self) -> None:
+        """Only the coordinator closes a job."""
+
+    def num_nodes_waiting(self) -> int:
+        return int(self.leaving.is_set() or self.link.regroup(self.generation) is not None)
+
+    def get_run_id(self) -> str:
+        return f"{self.config.run}#{self.config.attempt}"
+
+    def shutdown(self) -> bool:
+        return True
+
+
+class NodeAgent(SimpleElasticAgent):  # type: ignore[misc]
+    """Starts, watches and stops this node's workers."""
+
+    def __init__(self, config: NodeConfig, link: Link, server: WarmServer, leaving: threading.Event) -> None:
+        self.config, self.link, self.server, self.leaving = config, link, server, leaving
+        self.rendezvous = CoordinatedRendezvous(link, config, leaving)
+        self._tickets: dict[int, int] = {}
+        self._reported = True
+        self._first_exit: float | None = None
+        spec = WorkerSpec(
+            role="node",
+            local_world_size=config.procs,
+            rdzv_handler=self.rendezvous,
+            entrypoint=config.worker,
+            max_restarts=_UNREACHED,
+            monitor_interval=0.03,
+        )
+        super().__init__(spec)
+
+    def _assign_worker_ranks(self, store: Any, group_rank: int, group_world_size: int, spec: WorkerSpec) -> list[Worker]:
+        """Every node runs the same number of workers, so ranks are arithmetic and need no exchange."""
+        procs, world = spec.local_world_size, group_world_size * spec.local_world_size
+        first = group_rank * procs
+        return [
+            Worker(i, global_rank=first + i, role_rank=first + i, world_size=world, role_world_size=world) for i in range(procs)
+        ]
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        self._reported, self._first_exit = False, None
+        for worker in worker_group.workers:
+            env = self._worker_env(worker_group, worker)
+            log_file = f"{self.config.log_dir}/rank-{worker.local_rank}.log" if self.config.log_dir else None
+            if log_file:
+                _mark(log_file, env)
+            argv = ["--run", self.config.run, "--attempt", str(self.config.attempt)]
+            what = Start(module=self.config.worker, argv=argv, env=env, log=log_file)
+            self._tickets[worker.local_rank] = self.server.start(what)
+        log.info("generation %d: %d workers started", self.rendezvous.generation, len(self._tickets))
+        return dict(self._tickets)
+
+    def _worker_env(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
+        env = {
+            "RANK": worker.global_rank,
+            "WORLD_SIZE": worker.world_size,
+            "LOCAL_RANK": worker.local_rank,
+            "LOCAL_WORLD_SIZE": group.spec.local_world_size,
+            "GROUP_RANK": group.group_rank,
+            "GROUP_WORLD_SIZE": group.group_world_size,
+            "MASTER_ADDR": group.master_addr,
+            "MASTER_PORT": group.master_port,
+            "TORCHELASTIC_RUN_ID": self.rendezvous.get_run_id(),
+            "TORCHELASTIC_USE_AGENT_STORE": True,
+            "TORCHELASTIC_RESTART_COUNT": self.rendezvous.generation,
+            "TORCHELASTIC_MAX_RESTARTS": _UNREACHED,
+            "ZEPHON_GENERATION": self.rendezvous.generation,
+            "ZEPHON_NODE": self.config.node,
+        }
+        return {name: str(value) for name, value in env.items()}
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """HEALTHY while anything runs or others still work; then FAILED (regroup) or, when the job has finished, SUCCEEDED."""
+        self.server.poll()
+        exits = {rank: self.server.exits[t] for rank, t in self._tickets.items() if t in self.server.exits}
+        base = worker_group.workers[0].global_rank
+        if any(status != DONE for status, _ in exits.values()) and len(exits) < len(self._tickets):
+            self._first_exit = self._first_exit or time.monotonic()
+            planned = all(status in (0, 75, 143) for status, _ in exits.values())
+            if time.monotonic() - self._first_exit > (self.config.drain_s if planned else _LOST_GRACE_S):
+                self._kill(signal.SIGKILL)
+            return RunResult(state=WorkerState.HEALTHY)
+        if len(exits) < len(self._tickets):
+            return RunResult(state=WorkerState.HEALTHY)
+        self._report()
+        if all(status == DONE for status, _ in exits.values()):
+            if self.link.finished is None and self.link.failed is None:
+                return RunResult(state=WorkerState.HEALTHY)
+            return RunResult(state=WorkerState.SUCCEEDED, return_values={base + rank: None for rank in exits})
+        failures = {
+            base + rank: ProcessFailure(rank, self.server.pids.get(self._tickets[rank], 0), status, "")
+            for rank, (status, _) in exits.items()
+            if status != DONE
+        }
+        return RunResult(state=WorkerState.FAILED, failures=failures)
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        """Drains the workers, or ends them soon when a peer is lost and no step can be completed."""
+        if not self._tickets:
+            return
+        order = self.link.regroup(self.rendezvous.generation)
+        drain = order is None or order["drain"] or self.leaving.is_set()
+        if order is not None and order["reason"] == "stalled":
+            self._kill(signal.SIGUSR1)
+            time.sleep(_STACKS_GRACE_S)
+        if self.leaving.is_set():
+            self.link.send("leaving")
+        self._kill(signal.SIGTERM)
+        self._await_exits(self.config.drain_s if drain else _LOST_GRACE_S)
+        self._report()
+        self._tickets.clear()
+
+    def _await_exits(self, grace: float) -> None:
+        deadline = time.monotonic() + grace
+        generation = self.rendezvous.generation
+        while not self._all_ended():
+            order = self.link.regroup(generation)
+            if order is not None and not order["drain"]:
+                deadline = min(deadline, time.monotonic() + _LOST_GRACE_S)
+            if time.monotonic() > deadline:
+                self._kill(signal.SIGKILL)
+                deadline = time.monotonic() + 10.0  # an unkillable process is reported as running, and waited for no longer
+                if grace < 0:
+                    return
+                grace = -1.0
+            time.sleep(0.01)
+            self.server.poll()
+
+    def _all_ended(self) -> bool:
+        return all(ticket in self.server.exits for ticket in self._tickets.values())
+
+    def _kill(self, sig: signal.Signals) -> None:
+        for ticket in self._tickets.values():
+            self.server.kill(ticket, sig)
+
+    def _report(self) -> None:
+        """Tells the coordinator how this generation's workers ended, once, with the first one that failed."""
+        if self._reported:
+            return
+        self._reported = True
+        base = self._worker_group.workers[0].global_rank
+        exits = {base + rank: self.server.exits.get(ticket, (-9, time.time())) for rank, ticket in self._tickets.items()}
+        failed = sorted((when, rank, status) for rank, (status, when) in exits.items() if status not in (0, 75, 143))
+        error = None
+        if failed:
+            when, rank, status = failed[0]
+            message = last_error(f"{self.config.log_dir}/rank-{rank - base}.log") if self.config.log_dir else ""
+            error = {"time": when, "rank": rank, "node": self.config.node, "status": status, "message": message}
+        statuses = {rank: status for rank, (status, _) in exits.items()}
+        self.link.send("exited", generation=self.rendezvous.generation, exits=statuses, error=error)
+
+    def _exit_barrier(self) -> None:
+        """The coordinator has said that all nodes are done; there is nothing more to wait for."""
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        if not self._all_ended():
+            self._kill(signal.SIGKILL)
+            self._await_exits(5.0)
+
+
+def _mark(log_file: str, env: dict[str, str]) -> None:
+    os.makedirs(os.path.dirname(log_file), exist_ok=True)
+    with open(log_file, "a", encoding="utf-8") as file:
+        now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+        file.write(f"--- {now}Z generation {env['ZEPHON_GENERATION']} rank {env['RANK']} of {env['WORLD_SIZE']}\n")
+
+
+def last_error(log_file: str) -> str:
+    """The last line of the last traceback in a log, or its last line; empty when there is none."""
+    try:
+        with open(log_file, "rb") as file:
+            file.seek(max(0, os.path.getsize(log_file) - 65536))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    start = max((i for i, line in enumerate(lines) if line.startswith("--- ")), default=0)
+    lines = [line for line in lines[start:] if line.strip()]
+    for number, line in enumerate(lines):
+        if line.startswith("Traceback (most recent call last)"):
+            follow = next((x for x in lines[number + 1 :] if not x.startswith((" ", "\t"))), "")
+            if follow:
+                return follow.strip()[:500]
+    return lines[-1].strip()[:500] if len(lines) > 1 else ""

@@ -1,0 +1,39 @@
+"""What a submit to this machine sends: the value that ``plan`` prints and the supervisor reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalRequest:
+    """One attempt on this machine.
+
+    Args:
+        app_id: unique name of the attempt on this machine.
+        run: URL of the run directory.
+        attempt: number of this start.
+        nodes: how many agents to start.
+        args: arguments of every agent.
+        env: environment of every agent, beside the supervisor's own.
+        worker: module that each worker runs.
+        cwd: where relative paths of the spec start.
+        gpus: device ids, divided evenly among the nodes.
+        lease: token of the lease that the launcher has taken for the supervisor.
+    """
+
+    app_id: str
+    run: str
+    attempt: int
+    nodes: int
+    args: list[str]
+    env: dict[str, str]
+    worker: str
+    cwd: str
+    gpus: list[str] = dataclasses.field(default_factory=list)
+    lease: str = ""
+
+    def __str__(self) -> str:
+        shown = {**dataclasses.asdict(self), "lease": "..." if self.lease else ""}
+        return json.dumps(shown, indent=2, ensure_ascii=False)

@@ -1,0 +1,336 @@
+"""The local scheduler's detached process: owns one attempt on this machine, from the first node to the last.
+
+    supervisor (own session, no torch) ── coordinator, control port, lease
+      └── warm server (everything imported once)
+            ├── node-0: python -m zephon.agent ── its own warm server ── workers
+            └── node-1: ...
+
+It survives the terminal, replaces nodes that die, and ends every process when it ends, also by kill -9: each process asks
+the kernel to die with its parent. ``supervisor.json`` says what it does; an flock on ``supervisor.lock`` says that it lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+from zephon.agent.entry import modules_for
+from zephon.agent.coordinator import Coordinator
+from zephon.agent.events import EventLog
+from zephon.agent.membership import Finish
+from zephon.agent.warm import Start, WarmServer
+from zephon.errors import ConfigError, ZephonError
+from zephon.launch.lease import RENEW_S, Lease
+from zephon.launch.schedulers.request import LocalRequest
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+
+_KILL_MARGIN_S = 10.0
+_QUICK_S = 3.0
+_MAX_QUICK = 3
+
+
+@dataclasses.dataclass
+class NodeProcess:
+    """One node's agent process."""
+
+    index: int
+    incarnation: int
+    ticket: int
+    started: float
+    stopping: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"node-{self.index}@{self.incarnation}"
+
+
+class Supervisor:
+    """Runs one request to its end. ``run`` returns the exit status of the job."""
+
+    def __init__(self, request: LocalRequest) -> None:
+        self.request = request
+        self.rundir = RunDir(request.run)
+        self.where = ("attempts", RunDir.attempt_name(request.attempt))
+        self.spec = RunSpec.from_dict(self.rundir.read_json(*self.where, "spec.json"))
+        self.events = EventLog(self.rundir, request.attempt, "supervisor")
+        self.lease = Lease(self.rundir, holder=request.app_id, token=request.lease)
+        self.coordinator = Coordinator(self.rundir, request.attempt, self.spec, target=request.nodes)
+        self.token = secrets.token_hex(16)
+        self.state = "STARTING"
+        self.message = ""
+        self.status: int | None = None
+        self.target = request.nodes
+        self.nodes: dict[int, NodeProcess] = {}
+        self._control_port = 0
+        self._incarnations: dict[int, int] = {}
+        self._quick = 0
+        self._stopping = False
+        self._kill_at: float | None = None
+        self._server: WarmServer
+
+    def run(self) -> int:
+        """Takes the lease, starts the nodes and serves until the end.
+
+        Raises:
+            ConfigError: another process holds the run.
+        """
+        self.lease.take()
+        log = self.rundir.path(*self.where, "logs", "warm.log")
+        self._server = WarmServer.fork([*modules_for(self.request.worker), "zephon.agent.entry"], log=log)
+        try:
+            status = asyncio.run(self._serve())
+        except BaseException as error:
+            self._write("FAILED", f"supervisor: {type(error).__name__}: {error}", 1)
+            raise
+        finally:
+            self._server.close()
+            self.lease.release()
+        return status
+
+    async def _serve(self) -> int:
+        loop = asyncio.get_running_loop()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sig, self.stop)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        await self.coordinator.start("127.0.0.1", 0)
+        control = await asyncio.start_server(self._control, "127.0.0.1", 0)
+        self._control_port = control.sockets[0].getsockname()[1]
+        self.events.write("supervisor_started", pid=os.getpid(), nodes=self.target)
+        self._write("STARTING", "importing")
+        deciding = asyncio.ensure_future(self.coordinator.run())
+        keeping = asyncio.ensure_future(self._keep())
+        for index in range(self.target):
+            if not self._stopping:
+                self._start_node(index)
+        self._write("RUNNING")
+        while not deciding.done() and (self.nodes or not self._stopping):
+            if keeping.done():
+                keeping.result()
+            self._watch_nodes()
+            await asyncio.sleep(0.05)
+        finish = deciding.result() if deciding.done() else Finish(143, "stopped")
+        await self._end_nodes(drained=self._stopping)
+        for task in (deciding, keeping):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        control.close()
+        await self.coordinator.close()
+        state = {0: "DONE", 143: "STOPPED"}.get(finish.status, "FAILED")
+        self._write(state, finish.cause, finish.status)
+        self.events.write("supervisor_ended", status=finish.status, cause=finish.cause)
+        return finish.status
+
+    async def _keep(self) -> None:
+        """Renews the lease and the state file. A lost lease ends the attempt: somebody else may write now."""
+        while True:
+            self.lease.renew()
+            self._write()
+            await asyncio.sleep(RENEW_S)
+
+    def stop(self) -> None:
+        """Drains: every agent is asked to leave; what has not left in time is killed."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._kill_at = time.monotonic() + self.spec.elastic.drain_s + _KILL_MARGIN_S
+        self.events.write("stop")
+        self._write("DRAINING", "stop was asked for")
+        for node in self.nodes.values():
+            self._leave(node)
+
+    def rescale(self, nodes: int) -> None:
+        """Sets a new target; nodes start or leave at once.
+
+        Raises:
+            ConfigError: outside the elastic range, not a division of the lanes, or another change is under way.
+        """
+        rules = self.coordinator.membership.rules
+        if self._stopping:
+            raise ConfigError(
+                f"the run is being stopped, so nodes={nodes} cannot be set",
+                follows="the new nodes would be stopped at once",
+                remedy="wait until it has stopped, then resume it with nodes=",
+            )
+        if not rules.minimum <= nodes <= rules.maximum or not rules.allowed(nodes):
+            fits = [n for n in range(rules.minimum, rules.maximum + 1) if rules.allowed(n)]
+            raise ConfigError(
+                f"nodes={nodes} is not possible for this run",
+                follows="the lanes could not be divided among the nodes, or the elastic range would be left",
+                remedy=f"use one of nodes={', '.join(map(str, fits))}" + ("; to end the run use stop" if nodes == 0 else ""),
+            )
+        if not self._settled() and nodes != self.target:
+            raise ConfigError(
+                f"a change to nodes={self.target} has not settled yet",
+                follows="two changes at once would make the membership unpredictable",
+                remedy="repeat the command in a moment; `status` shows when the run is settled",
+            )
+        self.target = nodes
+        self.events.write("rescale", nodes=nodes)
+        self.coordinator.membership.resize(nodes, time.monotonic())
+        for index in range(nodes):
+            if index not in self.nodes:
+                self._start_node(index)
+        for index in [i for i in self.nodes if i >= nodes]:
+            self._leave(self.nodes[index])
+        self._write()
+
+    def _settled(self) -> bool:
+        members = self.coordinator.membership
+        return members.active and members.regroup is None and len(members.members) == self.target
+
+    def _leave(self, node: NodeProcess) -> None:
+        node.stopping = True
+        self._server.kill(node.ticket, signal.SIGTERM)
+
+    def _start_node(self, index: int) -> None:
+        incarnation = self._incarnations.get(index, 0) + 1
+        self._incarnations[index] = incarnation
+        name = f"node-{index}"
+        env: dict[str, str | None] = {
+            key: value.replace("${replica_id}", str(index)) for key, value in self.request.env.items()
+        }
+        env |= {"ZEPHON_NODE": f"{name}@{incarnation}", "ZEPHON_ENDPOINT": f"127.0.0.1:{self.coordinator.port}"}
+        env |= {"ZEPHON_APP_ID": self.request.app_id}
+        if self.request.gpus:
+            share = max(1, len(self.request.gpus) // max(self.target, 1))
+            mine = self.request.gpus[index * share : (index + 1) * share]
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+        log = self.rundir.path(*self.where, "logs", name, "agent.log")
+        what = Start(module="zephon.agent", argv=self.request.args, env=env, log=log, session=True)
+        ticket = self._server.start(what)
+        self.nodes[index] = NodeProcess(index, incarnation, ticket, time.monotonic())
+        self.events.write("node_started", node=self.nodes[index].name)
+
+    def _watch_nodes(self) -> None:
+        self._server.poll()
+        for index, node in list(self.nodes.items()):
+            if node.ticket not in self._server.exits:
+                continue
+            status, _ = self._server.exits[node.ticket]
+            del self.nodes[index]
+            end_session(self._server.pids.get(node.ticket, 0))
+            self.events.write("node_exited", node=node.name, status=status)
+            if not node.stopping and index < self.target and not self._stopping and not self.coordinator.membership.finished:
+                self._replace(node, status)
+        if self._kill_at is not None and time.monotonic() > self._kill_at:
+            for node in self.nodes.values():
+                self._server.kill(node.ticket, signal.SIGKILL)
+
+    def _replace(self, node: NodeProcess, status: int) -> None:
+        quick = status >= 0 and time.monotonic() - node.started < _QUICK_S
+        self._quick = self._quick + 1 if quick else 0
+        if status == 65 or self._quick >= _MAX_QUICK:
+            log = self.rundir.path(*self.where, "logs", f"node-{node.index}", "agent.log")
+            cause = f"the agent of node-{node.index} ended with status {status}; see {log}"
+            self.coordinator.membership.finished = Finish(status or 1, cause)
+            return
+        self._start_node(node.index)
+
+    async def _end_nodes(self, *, drained: bool) -> None:
+        deadline = time.monotonic() + (0.5 if drained else 15.0)
+        while self.nodes and time.monotonic() < deadline:
+            self._watch_nodes()
+            await asyncio.sleep(0.02)
+        for node in self.nodes.values():
+            self._server.kill(node.ticket, signal.SIGKILL)
+            end_session(self._server.pids.get(node.ticket, 0))
+
+    async def _control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One command per connection: ``{"token", "verb": "stop" | "rescale", "nodes"}``."""
+        try:
+            message = json.loads(await asyncio.wait_for(reader.readline(), 5.0))
+            reply = self._obey(message)
+            writer.write(json.dumps(reply).encode() + b"\n")
+            await writer.drain()
+        except (ValueError, KeyError, ConnectionError, asyncio.TimeoutError):
+            pass  # a stray or broken connection concerns nobody
+        finally:
+            writer.close()
+
+    def _obey(self, message: dict[str, Any]) -> dict[str, Any]:
+        if not secrets.compare_digest(str(message.get("token")), self.token):
+            return {
+                "ok": False,
+                "what": "wrong token",
+                "follows": "a stranger could stop the run",
+                "remedy": "use the zephon verbs",
+            }
+        try:
+            if message["verb"] == "stop":
+                self.stop()
+            else:
+                self.rescale(int(message["nodes"]))
+        except ZephonError as error:
+            return {"ok": False, "what": error.what, "follows": error.follows, "remedy": error.remedy}
+        return {"ok": True}
+
+    def _write(self, state: str | None = None, message: str | None = None, status: int | None = None) -> None:
+        self.state = state or self.state
+        self.message = message if message is not None else self.message
+        self.status = status if status is not None else self.status
+        members = self.coordinator.membership
+        data = {
+            "app_id": self.request.app_id,
+            "pid": os.getpid(),
+            "state": self.state,
+            "message": self.message,
+            "status": self.status,
+            "target": self.target,
+            "members": list(members.members) if members.active else [],
+            "generation": members.generation,
+            "counters": dataclasses.asdict(members.counters),
+            "nodes": {node.name: self._server.pids.get(node.ticket) for node in self.nodes.values()},
+            "control": {"port": self._control_port, "token": self.token},
+            "time": time.time(),
+        }
+        self.rundir.write_json(*self.where, "supervisor.json", data=data)
+
+
+def end_session(leader: int) -> None:
+    """Kills what is left of a session: grandchildren of a dead node that had no time to end their own."""
+    import psutil
+
+    if leader == 0:
+        return
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if process.pid != leader and os.getsid(process.pid) == leader:
+                os.kill(process.pid, signal.SIGKILL)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """``python -m zephon.launch.schedulers.supervisor REQUEST.json``: detaches, then supervises."""
+    (path,) = sys.argv[1:] if argv is None else argv
+    with open(path, encoding="utf-8") as file:
+        request = LocalRequest(**json.load(file))
+    if os.fork() > 0:
+        os._exit(0)  # the launcher waits for this one only, and no zombie is left behind
+    os.setsid()
+    directory = os.path.dirname(path)
+    lock = os.open(os.path.join(directory, "supervisor.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.set_inheritable(lock, False)
+    try:
+        return Supervisor(request).run()
+    except ZephonError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_status
+    except Exception:  # noqa: BLE001 - the last line of the process: the log must say why it ended
+        traceback.print_exc()
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
