@@ -86,10 +86,11 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
         self.options = options
         cluster = self._cluster(options)
         job, *children = request.documents
-        if options.server_dry_run:
-            for document in request.documents:
-                self._checked(cluster, document)
-        created = self._created(cluster, job)
+        created = self._ours(cluster, job)
+        if created is None:
+            for document in request.documents if options.server_dry_run else ():
+                cluster.create(document, dry_run=True)
+            created = self._created(cluster, job)
         try:
             for child in children:
                 self._created(cluster, owned_by(child, created))
@@ -98,24 +99,33 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
             raise
         return f"{request.namespace}:{request.name}"
 
-    @staticmethod
-    def _checked(cluster: Cluster, document: Json) -> None:
-        try:
-            cluster.create(document, dry_run=True)
-        except Conflict:
-            found = cluster.get(document["kind"], document["metadata"]["namespace"], document["metadata"]["name"])
-            if not _same_submission(found, document):
-                raise
-
-    @staticmethod
-    def _created(cluster: Cluster, document: Json) -> Json:
+    def _created(self, cluster: Cluster, document: Json) -> Json:
         try:
             return cluster.create(document)
         except Conflict:
-            found = cluster.get(document["kind"], document["metadata"]["namespace"], document["metadata"]["name"])
-            if _same_submission(found, document):
-                return found
+            if found := self._ours(cluster, document):
+                return found  # the answer to an earlier try was lost
             raise
+
+    @staticmethod
+    def _ours(cluster: Cluster, document: Json) -> Json | None:
+        """The stored object if it comes from this very submit; Conflict where the name is somebody else's."""
+        kind, namespace, name = document["kind"], document["metadata"]["namespace"], document["metadata"]["name"]
+        try:
+            found = cluster.get(kind, namespace, name)
+        except NotFound:
+            return None
+        leaving = bool(found["metadata"].get("deletionTimestamp"))
+        ours = document["metadata"]["annotations"][names.SUBMISSION]
+        if not leaving and (found["metadata"].get("annotations") or {}).get(names.SUBMISSION) == ours:
+            return found
+        raise Conflict(
+            f"{kind} {namespace}/{name} already exists{' and is being deleted' if leaving else ''}",
+            follows="two attempts would share one name and one set of pods",
+            remedy="wait until it is gone"
+            if leaving
+            else f"delete it (zephon delete {namespace}:{name}), or use another name=",
+        )
 
     # look
 
@@ -244,18 +254,6 @@ def create_scheduler(session_name: str, **kwargs: Any) -> KubernetesScheduler:
 def _selector(job: Json) -> str:
     labels = job["metadata"]["labels"]
     return ",".join(f"{key}={labels[key]}" for key in (names.RUN, names.ATTEMPT) if key in labels)
-
-
-def _same_submission(found: Json, wanted: Json) -> bool:
-    """Whether an object that is already there comes from this very submit, whose answer was lost."""
-    metadata = found["metadata"]
-    if metadata.get("deletionTimestamp"):
-        return False
-    if found["kind"] == "Job":
-        ours = wanted["metadata"]["annotations"][names.SUBMISSION]
-        return bool((metadata.get("annotations") or {}).get(names.SUBMISSION) == ours)
-    owners = {owner["uid"] for owner in metadata.get("ownerReferences") or []}
-    return bool(owners & {owner["uid"] for owner in wanted["metadata"].get("ownerReferences") or []})
 
 
 def _settled(job: Json) -> bool:

@@ -74,17 +74,13 @@ def owned_by(document: Json, job: Json) -> Json:
 
 
 def _metadata(facts: JobFacts, options: KubernetesOptions, *, name: str) -> Json:
-    return {"name": name, "namespace": options.namespace, "labels": labels(facts)}
+    annotations = {names.SPEC_SHA256: facts.spec_sha256, names.SUBMISSION: facts.submission}
+    return {"name": name, "namespace": options.namespace, "labels": labels(facts), "annotations": annotations}
 
 
 def _job(facts: JobFacts, options: KubernetesOptions) -> Json:
     metadata = _metadata(facts, options, name=facts.name)
-    metadata["annotations"] = {
-        names.SPEC_SHA256: facts.spec_sha256,
-        names.SUBMISSION: facts.submission,
-        names.NODES_MIN: str(facts.nodes_min),
-        names.NODES_MAX: str(facts.nodes_max),
-    }
+    metadata["annotations"] |= {names.NODES_MIN: str(facts.nodes_min), names.NODES_MAX: str(facts.nodes_max)}
     template = node_template(facts, options)
     if options.queue is not None:
         metadata["labels"]["kueue.x-k8s.io/queue-name"] = options.queue

@@ -14,15 +14,9 @@ from zephon.errors import ConfigError
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?")
-_UNITS: dict[str, Decimal | int] = {
-    "m": Decimal("0.001"),
-    "k": 1000,
-    "M": 1000**2,
-    "G": 1000**3,
-    "T": 1000**4,
-    "P": 1000**5,
-    "E": 1000**6,
-} | {unit: 1024 ** (power + 1) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
+_UNITS = {"m": Decimal("0.001")}
+_UNITS |= {unit: Decimal(1000) ** power for power, unit in enumerate(("", "k", "M", "G", "T", "P", "E"))}
+_UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)}
 
 RUN, ATTEMPT, SPEC, ROLE = "zephon/run", "zephon/attempt", "zephon/spec", "zephon/role"
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -98,7 +92,7 @@ def check_object_name(value: str, *, setting: str) -> str:
 def quantity(value: str, *, setting: str) -> Decimal:
     """A Kubernetes quantity (``500m``, ``16Gi``) as a number of base units; ConfigError where it is none or zero."""
     match = QUANTITY.fullmatch(value)
-    number = Decimal(match[1]) * _UNITS.get(match[2] or "", 1) if match else Decimal(0)
+    number = Decimal(match[1]) * _UNITS[match[2] or ""] if match else Decimal(0)
     if number <= 0:
         raise ConfigError(
             f"{setting}={value!r} is not a positive quantity",

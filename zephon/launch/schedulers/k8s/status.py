@@ -157,7 +157,6 @@ def _hanging(pod: Json, machine: str, now: datetime) -> str:
     if late < 5:  # deletionTimestamp already includes the grace period
         return ""
     taint = f"kubectl taint nodes {machine} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
-    taint = f"kubectl taint nodes {machine} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
     return (
         f"its machine {machine} does not answer ({late:.0f} s past the grace period), and the pod is replaced only when the "
         f"machine is back, or is declared dead: {taint}"

@@ -1,0 +1,130 @@
+"""Real parts for the tests: a control plane that lives for the session, and namespaces in it.
+
+The tools are looked for beside the checkout (``../shared/tools``). Where they are absent the tests that need them are
+skipped with that reason; the pure tests always run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from zephon.launch.schedulers.k8s.client import MERGE, Cluster
+from zephon.launch.schedulers.k8s.errors import NotFound
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = ROOT.parent / "shared" / "tools"
+_numbers = itertools.count(1)
+
+
+def tool(folder: str, module: str) -> Any:
+    """A module of a test tool beside the checkout; skips the test where there is none."""
+    directory = TOOLS / folder
+    if not (directory / f"{module}.py").exists():
+        pytest.skip(f"no ../shared/tools/{folder} beside this checkout: the tests on a real Kubernetes are left out")
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+    return importlib.import_module(module)
+
+
+class Plane:
+    """The control plane with what tests ask of it again and again."""
+
+    def __init__(self, plane: Any) -> None:
+        self.real = plane
+        self.api = Cluster(kubeconfig=self.kubeconfig())
+
+    def kubectl(self, *args: str, user: str = "admin", check: bool = True, stdin: str | None = None) -> str:
+        return str(self.real.kubectl(*args, user=user, check=check, stdin=stdin))
+
+    def get(self, kind: str, name: str, namespace: str) -> dict[str, Any]:
+        return self.api.get(kind, namespace, name)
+
+    def find(self, namespace: str, *kinds: str, labels: str = "") -> list[dict[str, Any]]:
+        return [item for kind in kinds for item in self.api.find(kind, namespace, labels=labels)]
+
+    def apply(self, *documents: dict[str, Any]) -> None:
+        self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(documents))
+
+    def kubeconfig(self, user: str = "admin") -> str:
+        return str(self.real.kubeconfig(user))
+
+    def namespace(self) -> str:
+        """A new namespace of its own name."""
+        name = f"test-{next(_numbers)}"
+        self.kubectl("create", "namespace", name)
+        return name
+
+    def machine(self, name: str, *, cpu: str = "1000", memory: str = "4Ti", pods: str = "2000") -> None:
+        """A Node object that the scheduler takes for a ready machine. Nothing runs its pods."""
+        self.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
+        size = {"cpu": cpu, "memory": memory, "pods": pods, "ephemeral-storage": "500Gi"}
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "reason": "Test",
+            "message": "",
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }
+        self._patch(f"/api/v1/nodes/{name}/status", {"status": {"capacity": size, "allocatable": size, "conditions": [ready]}})
+        node = f"/api/v1/nodes/{name}"
+        until(f"{name} has no taint", lambda: not self.api.request("GET", node, action="read node")["spec"].get("taints"), 30)
+
+    def _patch(self, path: str, change: dict[str, Any]) -> None:
+        self.api.request("PATCH", path, body=change, content_type=MERGE, action="play the kubelet")
+
+    def play_kubelet(self, namespace: str, pod: str, *, phase: str, exit_code: int | None = None, reason: str = "Test") -> None:
+        """Sets what a kubelet would report of a pod's one container."""
+        state: dict[str, Any] = {"running": {"startedAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}}
+        if exit_code is not None:
+            state = {"terminated": {"exitCode": exit_code, "reason": reason}}
+        ready = phase == "Running"
+        container = {"name": "main", "image": "i", "imageID": "", "restartCount": 0, "ready": ready, "state": state}
+        conditions = [{"type": "Ready", "status": str(ready), "lastTransitionTime": None}]
+        change = {"status": {"phase": phase, "containerStatuses": [container], "conditions": conditions}}
+        self._patch(f"/api/v1/namespaces/{namespace}/pods/{pod}/status", change)
+
+    def ends_deleted_pods(self, namespace: str) -> None:
+        """Confirms deletions as a kubelet does: first the pod's end, then its removal."""
+        for pod in self.find(namespace, "Pod"):
+            if pod["metadata"].get("deletionTimestamp"):
+                name = pod["metadata"]["name"]
+                path, now = f"/api/v1/namespaces/{namespace}/pods/{name}", {"gracePeriodSeconds": 0}
+                with contextlib.suppress(NotFound):
+                    self.play_kubelet(namespace, name, phase="Failed", exit_code=143)
+                    self.api.request("DELETE", path, body=now, action="play the kubelet")
+
+
+def until(what: str, check: Callable[[], Any], seconds: float, every: float = 0.2) -> Any:
+    """Waits until ``check`` gives something true and returns it; fails with ``what`` after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds:.0f} s: {what}")
+        time.sleep(every)
+    return found
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """One control plane for all tests, with two machines that nobody plays."""
+    module = tool("kube", "controlplane")
+    # The grace period keeps the Node objects ready although nothing renews their leases.
+    extra = {"controllers": ["--node-monitor-grace-period=24h"]}
+    with module.ControlPlane(tmp_path_factory.mktemp("plane"), extra=extra) as real:
+        found = Plane(real)
+        for name in ("m-1", "m-2"):
+            found.machine(name)
+        yield found
+        found.api.close()

@@ -1,0 +1,136 @@
+"""The objects of a job, whole and readable, and accepted by the schemas of every supported version."""
+
+from __future__ import annotations
+
+import copy
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.kubernetes.samples import RUNS_VOLUME, assert_golden, sample_app, sample_options
+from zephon.errors import ConfigError
+from zephon.launch.appdef import app_def
+from zephon.launch.schedulers.k8s.manifest import Request, build, owned_by
+from zephon.spec import RunSpec
+
+VERSIONS = [f"1.{minor}" for minor in range(29, 38)]
+
+RICH = {
+    "image_pull_secrets": ["registry"],
+    "service_account": "zephon-job",
+    "node_selector": {"pool": "gpu"},
+    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    "affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    "priority_class": "training",
+    "topology_spread": "require",
+    "volumes": {
+        **RUNS_VOLUME,
+        "cache": {"mount": "/cache", "empty_dir": "50Gi"},
+        "data": {"mount": "/data", "claim": "corpus", "read_only": True, "sub_path": "v2"},
+    },
+    "env": {"NCCL_DEBUG": "WARN"},
+    "env_from_secrets": {"AWS_SECRET_ACCESS_KEY": {"secret": "s3", "key": "secret"}},
+    "shm_size": "16Gi",
+    "queue": "team",
+    "queue_priority": "high",
+    "overlay": {
+        "nodes": {"spec": {"containers": [{"name": "main", "resources": {"limits": {"rdma/hca": 1}}}]}},
+        "pods": {"metadata": {"annotations": {"team": "nlp"}}},
+        "job": {"metadata": {"annotations": {"cost-centre": "42"}}, "spec": {"activeDeadlineSeconds": 86400}},
+    },
+}
+
+
+def built(**options: object) -> Request:
+    return build(sample_app(), sample_options(**options), submission="0123")
+
+
+def test_a_plain_job_is_this_document() -> None:
+    assert_golden("plain.yaml", built().to_yaml())
+
+
+def test_every_option_and_the_overlay_give_this_document() -> None:
+    assert_golden("rich.yaml", built(**RICH).to_yaml())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_supported_version_knows_every_field(version: str) -> None:
+    for request in (built(), built(**RICH)):
+        job = {**request.documents[0], "metadata": {**request.documents[0]["metadata"], "uid": "u"}}
+        for document in (request.documents[0], *(owned_by(child, job) for child in request.documents[1:])):
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_the_schema_check_can_fail() -> None:
+    job = copy.deepcopy(built().documents[0])
+    job["spec"]["paralelism"] = 4
+    with pytest.raises(kubernetes_validate.ValidationError, match="paralelism"):
+        kubernetes_validate.validate(job, "1.37", strict=True)
+
+
+def test_a_dry_run_prints_what_is_sent() -> None:
+    request = built()
+    assert tuple(yaml.safe_load_all(request.to_yaml())) == request.documents
+
+
+def test_building_twice_gives_the_same_and_changes_nothing() -> None:
+    app, options = sample_app(), sample_options(**RICH)
+    before = copy.deepcopy((app.roles, app.metadata, options.to_dict()))
+    assert build(app, options, submission="s") == build(app, options, submission="s")
+    assert (app.roles, app.metadata, options.to_dict()) == before
+
+
+def test_the_components_own_app_builds() -> None:
+    spec = RunSpec.from_dict(
+        {
+            "name": "exp1",
+            "nodes": 2,
+            "global_batch_size": 8,
+            "data": {"datasets": {"docs": {"path": "stdlib://docs"}}},
+            "pipeline": {"context_length": 32},
+            "trainer": {"steps": 3},
+        }
+    )
+    request = build(app_def(spec, run="/runs/exp1", attempt=3), sample_options(), submission="s")
+    job, config_map = request.documents[:2]
+    assert request.name == "exp1-3"
+    assert config_map["data"]["spec.json"] == spec.canonical_json()
+    assert job["metadata"]["annotations"]["zephon/spec-sha256"] == spec.sha256()
+    assert job["spec"]["parallelism"] == job["spec"]["completions"] == 2
+
+
+def test_the_node_count_is_nowhere_in_the_pods() -> None:
+    few, many = (build(sample_app(nodes=n), sample_options(), submission="s").documents for n in (2, 8))
+    assert few[0]["spec"]["template"] == many[0]["spec"]["template"]
+    assert few[1:] == many[1:]
+
+
+def test_the_grace_period_outlasts_the_drain() -> None:
+    app = sample_app(elastic={"drain_s": 240.5})
+    assert (
+        build(app, sample_options(), submission="s").documents[0]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        == 271
+    )
+    with pytest.raises(ConfigError, match="drain budget"):
+        build(app, sample_options(grace_s=240), submission="s")
+
+
+@pytest.mark.parametrize("run", ["runs/exp1", "/elsewhere/exp1", "file:///elsewhere/exp1", "/runsx/exp1"])
+def test_a_run_directory_that_dies_with_its_pod_is_refused(run: str) -> None:
+    with pytest.raises(ConfigError, match="on no volume"):
+        build(sample_app(run=run), sample_options(), submission="s")
+
+
+@pytest.mark.parametrize("run", ["/runs/exp1", "file:///runs/exp1", "s3://bucket/exp1"])
+def test_a_run_directory_on_a_volume_or_in_a_store_is_accepted(run: str) -> None:
+    assert build(sample_app(run=run), sample_options(), submission="s").name == "exp1-1"
+
+
+def test_without_a_queue_there_is_no_trace_of_kueue() -> None:
+    assert "kueue" not in built().to_yaml()
+
+
+def test_no_value_of_a_secret_can_be_given() -> None:
+    with pytest.raises(ConfigError, match=r"env_from_secrets\.TOKEN\.value is not a known field"):
+        built(env_from_secrets={"TOKEN": {"value": "hunter2"}})

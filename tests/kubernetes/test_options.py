@@ -1,0 +1,52 @@
+"""Options are typed: what is misspelt, doubled or impossible is refused with its dotted name."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from zephon.errors import ConfigError
+from zephon.launch.schedulers.k8s.options import KubernetesOptions, options_from
+
+
+def test_the_options_survive_a_round_trip_through_plain_containers() -> None:
+    options = options_from({"queue": "q", "tolerations": [{"key": "a"}], "volumes": {"v": {"mount": "/v", "claim": "c"}}})
+    assert options_from(options.to_dict()) == options
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"namespce": "x"}, "scheduler.options.namespce is not a known field"),
+        ({"gpu": "2"}, "scheduler.options.gpu='2' is not of type int"),
+        ({"volumes": {"v": {"mount": "/v", "clam": "c"}}}, "scheduler.options.volumes.v.clam is not a known field"),
+        ({"volumes": {"v": {"mount": "/v"}}}, "volumes.v has 0 sources"),
+        ({"volumes": {"v": {"mount": "/v", "claim": "c", "secret": "s"}}}, "volumes.v has 2 sources (claim, secret)"),
+        ({"volumes": {"v": {"mount": "v", "claim": "c"}}}, "volumes.v.mount='v' is not an absolute path"),
+        ({"volumes": {"tmp": {"mount": "/v", "claim": "c"}}}, "volumes.tmp uses a name that every pod already has"),
+        ({"shm_size": "16GB"}, "shm_size='16GB' is not a positive quantity"),
+        ({"topology_spread": "force"}, "topology_spread='force' is not one of"),
+        ({"run_as_user": 0}, "run_as_user=0 is below 1"),
+        ({"namespace": "My_NS"}, "namespace='My_NS' is not a Kubernetes name"),
+        ({"queue_priority": "high"}, "queue_priority='high' is set without queue"),
+        ({"env": {"A": "1"}, "env_from_secrets": {"A": {"secret": "s", "key": "k"}}}, "A is in env and in env_from_secrets"),
+    ],
+)
+def test_a_wrong_option_is_named(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        options_from(given)
+
+
+def test_the_surface_of_options_is_this_list() -> None:
+    """A new option edits this list and defends itself: the overlay reaches everything already."""
+    assert sorted(KubernetesOptions().to_dict()) == sorted(
+        [
+            *("namespace", "kubeconfig", "context", "request_timeout_s", "server_dry_run"),
+            *("image", "image_pull_policy", "image_pull_secrets", "service_account", "run_as_user", "run_as_group"),
+            *("cpu", "memory_mb", "gpu", "gpu_resource", "shm_size", "tmp_size", "volumes", "env", "env_from_secrets"),
+            *("node_selector", "tolerations", "affinity", "priority_class", "topology_spread", "lost_node_s"),
+            *("queue", "queue_priority", "retries_per_node", "grace_s", "keep_finished_s"),
+            *("coordinator_port", "coordinator_cpu", "coordinator_memory", "overlay"),
+        ]
+    )
