@@ -8,6 +8,7 @@
     ├── LedgerMismatch              a step was delivered with other data than before
     ├── WorkerDied                  a thread, process or rank ended that was still needed (also RuntimeError)
     ├── SaveFailed                  a checkpoint that could not be completed          (also RuntimeError)
+    ├── TrainingDiverged            a loss or gradient that must not reach the weights
     └── Superseded                  a newer generation has taken the run over
 
 An address (dataset, shard, row, lane, step) is attached with ``add_note`` as the exception passes the code that knows it.
@@ -92,6 +93,12 @@ class WorkerDied(ZephonError, RuntimeError):
 
 class SaveFailed(ZephonError, RuntimeError):
     """A checkpoint could not be completed; the one before is untouched. A crash: the next start may succeed."""
+
+
+class TrainingDiverged(ZephonError):
+    """A loss or gradient that is not finite, or a spike. Deterministic: retrying gives the same step again."""
+
+    exit_status = 65
 
 
 class Superseded(ZephonError):

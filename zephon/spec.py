@@ -186,6 +186,7 @@ class TrainerSpec(Spec):
     compile: bool = free(False)
     torch_threads: int | None = free(None)
     nonfinite: str = guarded("stop", choices=("stop", "skip", "rollback"))
+    spike: float | None = guarded(None, ge=1.0)
     eval_every: int | None = free(None)
     eval_tokens: int = free(65536)
     log_every: int = free(1, ge=1)

@@ -72,6 +72,9 @@ class SyntheticFeed:
             self.next_step += 1
             yield self.batch(self.next_step - 1)
 
+    def close(self) -> None:
+        pass
+
     def batch(self, step: int) -> StepBatch:
         division = Division(self.spec.lanes.count, self.spec.global_batch_size, self.size, "uneven")
         slots = list(division.slots(self.rank))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
-from tests.train.ranks import on_ranks
+from tests.train.ranks import Meet, on_ranks
 from tests.train.synthetic import spec
-from tests.train.training import resize, run_steps, weights_gap
+from tests.train.training import job, resize, run_steps, weights_gap
+from zephon.errors import TrainingDiverged
+from zephon.spec import RunSpec
+from zephon.train.metrics import Clock
+from zephon.train.session import build
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +88,62 @@ def test_a_step_without_any_trained_token_leaves_the_weights_and_is_recorded(tmp
     for one in found:
         assert one["begin"] == one["end"]
         assert one["skipped"] == (0, 1)
+
+
+def poisoned(meet: Meet, rank: int, some: RunSpec, folder: str, step: int, count: int) -> dict[str, Any]:
+    """Trains with a loss that is NaN in one step, as the loop does."""
+    world = meet()
+    session = build(job(some, folder), world)
+    clock, losses = Clock(), []
+    sums = session._sums
+
+    def nan_once(rows):
+        factor = math.nan if session.step == step + 1 else 1.0
+        return tuple(factor * value for value in sums(rows))
+
+    session._sums = nan_once
+    try:
+        for one in session.steps(leaving=lambda: False, clock=clock):
+            update = session.update(one, clock=clock)
+            losses.append((one.step, update.loss))
+            session.judge(update)
+            if session.step % some.checkpoint.every == 0:
+                session.save()
+            if session.step == count:
+                break
+    except TrainingDiverged as error:
+        losses.append(str(error))
+    finally:
+        session.close()
+        world.leave()
+    return {"losses": losses, "skipped": session.skipped}
+
+
+def test_a_loss_that_is_not_a_number_stops_all_ranks_in_that_step(tmp_path):
+    found = on_ranks(poisoned, 2, spec(), str(tmp_path), 2, 4)
+    for one in found:
+        assert [step for step, _ in one["losses"][:-1]] == [0, 1, 2]
+        assert one["losses"][-1].startswith("step 2: loss nan and gradient norm nan are not both finite")
+
+
+def test_such_a_step_is_skipped_with_a_record(tmp_path):
+    found = on_ranks(poisoned, 2, spec(trainer__nonfinite="skip"), str(tmp_path), 2, 4)
+    for one in found:
+        assert [step for step, _ in one["losses"]] == [0, 1, 2, 3]
+        assert one["skipped"] == (2,)
+
+
+@pytest.mark.parametrize("every, again", [(2, [2]), (1000, [0, 1, 2])])
+def test_a_rollback_goes_to_the_last_checkpoint_or_the_start_and_leaves_the_step_out(tmp_path, every, again):
+    some = spec(trainer__nonfinite="rollback", checkpoint__every=every)
+    found = on_ranks(poisoned, 2, some, str(tmp_path), 2, 4)
+    for one in found:
+        assert [step for step, _ in one["losses"]] == [0, 1, 2, *again, 3]
+        assert one["losses"][:2] == one["losses"][3:5] or every == 2
+        assert one["skipped"] == (2,)
+
+
+def test_a_spike_counts_as_a_bad_step(tmp_path):
+    (found,) = on_ranks(run_steps, 1, spec(trainer__spike=1.0), str(tmp_path), 6)
+    assert found["skipped"]
+    assert all(loss > 0 for loss, _ in found["losses"])

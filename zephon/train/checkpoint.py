@@ -45,6 +45,7 @@ class Meta:
         loader: a loader state less its lanes (version, fingerprint, step).
         pinned: the RunSpec's pinned fields by dotted name.
         skipped: steps whose update was left out, by design or after a rollback.
+        average: of the loss, which spikes are compared with.
     """
 
     step: int
@@ -54,6 +55,7 @@ class Meta:
     guarded: dict[str, Any]
     rng: dict[str, Any]
     skipped: tuple[int, ...] = ()
+    average: float | None = None
 
 
 def folder(step: int) -> str:

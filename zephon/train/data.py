@@ -92,6 +92,9 @@ class Feed(Protocol):
     def steps(self) -> Iterator[StepBatch]:
         """One StepBatch per optimizer step, until the data ends."""
 
+    def close(self) -> None:
+        """Ends what runs behind ``steps``."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:

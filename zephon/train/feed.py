@@ -8,41 +8,82 @@ from typing import Any
 import numpy as np
 
 import zephon
+from zephon.errors import ConfigError, ZephonError
 from zephon.io import Dataset
 from zephon.ledger import sequence_digest
+from zephon.ops.tokenizers import Tokenizer, load_tokenizer
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 from zephon.train.data import Rows, StepBatch, joined
+from zephon.train.distributed import World
 from zephon.train.session import Job
-from zephon.work import StaticMixtureWorkSource
+from zephon.work import StaticMixtureWorkSource, TokenEstimation
+
+CALIBRATION = "calibration.json"
+Counts = dict[str, tuple[int, int]]
 
 
-def job_for(spec: RunSpec, run: RunDir, *, tell: Callable[[str], None], fence: Callable[[], None]) -> Job:
-    """The job of a run directory: what a worker needs beside a membership."""
-    return Job(
-        spec=spec,
-        run=run,
-        feed=lambda rank, size: PipelineFeed(pipeline(spec, dp_rank=rank, dp_size=size)),
-        vocab_size=spec.model.vocab_size or vocabulary(spec),
-        tell=tell,
-        fence=fence,
-    )
+def job_for(spec: RunSpec, run: RunDir, world: World, *, tell: Callable[[str], None], fence: Callable[[], None]) -> Job:
+    """The job of a run directory, with the mixture measured once for all ranks and attempts.
+
+    Raises:
+        ConfigError: a dataset or tokenizer that is not there, or numbers that do not fit each other.
+    """
+    tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
+    first = pipeline(spec, tokenizer, dp_rank=world.dp_rank, dp_size=world.dp_size)
+    counts = _calibration(run, first, world)
+
+    def feed(rank: int, size: int) -> PipelineFeed:
+        built = pipeline(spec, tokenizer, dp_rank=rank, dp_size=size)
+        built.calibrate(counts)
+        return PipelineFeed(built)
+
+    vocab_size = spec.model.vocab_size or tokenizer.vocab_size
+    if vocab_size < tokenizer.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size={vocab_size} is smaller than the {tokenizer.vocab_size} ids of tokenizer {tokenizer.id!r}",
+            follows="token ids would have no row in the embedding",
+            remedy=f"leave model.vocab_size out, or give at least {tokenizer.vocab_size}",
+        )
+    return Job(spec=spec, run=run, feed=feed, vocab_size=vocab_size, tell=tell, fence=fence)
 
 
-def pipeline(spec: RunSpec, *, dp_rank: int, dp_size: int) -> zephon.Pipeline:
+def pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> zephon.Pipeline:
     """The experiment's pipeline for one data-parallel rank."""
-    data, loader = spec.data, spec.loader
-    datasets = [Dataset.from_path(name, one.path, fmt=one.format) for name, one in data.datasets.items()]
+    data, shape, loader = spec.data, spec.pipeline, spec.loader
     source = StaticMixtureWorkSource(
-        datasets,
+        [_dataset(name, one.path, one.format) for name, one in data.datasets.items()],
         {name: one.weight for name, one in data.datasets.items()},
         seed=data.seed,
+        shuffle_shards=data.shuffle_chunks,
+        shuffle_within_shard=data.shuffle_documents,
+        exhausted_policy=data.exhausted,
+        token_estimation=TokenEstimation(primer=data.tokens_per_byte) if data.tokens_per_byte else None,
+        chunk_bytes=data.chunk_bytes,
     )
-    raise NotImplementedError(source, loader)
+    built = (
+        zephon.Pipeline(source)
+        .options(
+            runner=loader.runner,
+            max_workers=loader.workers,
+            prefetch_batches=loader.prefetch_batches,
+            flush_every_k_chunks=shape.flush_every_k_chunks or None,
+            dp_degree=dp_size,
+            dp_group_id=dp_rank,
+            canonical_replicas=spec.lanes.count,
+            global_batch_size=spec.global_batch_size,
+            lanes_allow=spec.lanes.allow,
+        )
+        .tokenize(tokenizer, field=_field(spec), special_tokens=spec.tokenizer.special_tokens)
+        .pack_flat(shape.context_length, algorithm=shape.packing)
+    )
+    if shape.shuffle_buffer:
+        built.shuffle(shape.shuffle_buffer, seed=shape.shuffle_seed)
+    return built.batch(spec.trainer.microbatch_size)
 
 
 class PipelineFeed:
-    """Adapts a pipeline to ``Feed``."""
+    """A pipeline as a ``Feed``: gathers a step's microbatches, which the trainer cuts again as it likes."""
 
     def __init__(self, pipeline: zephon.Pipeline) -> None:
         self._pipeline = pipeline
@@ -54,16 +95,62 @@ class PipelineFeed:
         for batches in self._pipeline.steps():
             parts: list[Rows] = []
             digests: dict[int, bytes] = {}
+            tokens: dict[str, int] = {}
             step = 0
             for batch in batches:
                 step = batch.step
                 tensors = batch.to_training(return_labels=True)
                 parts.append(Rows(input_ids=tensors["input_ids"], labels=tensors["labels"], positions=tensors.get("positions")))
-                whole = np.asarray(batch.to_training()["input_ids"])
-                for row, slot in zip(whole, batch.slots, strict=False):
-                    digests[int(slot)] = sequence_digest(row)
-            yield StepBatch(step=step, rows=joined(parts), digests=digests, state=self._pipeline.checkpoint())
+                for slot, row in zip(batch.slots.tolist(), np.asarray(batch.fields["input_ids"]), strict=False):
+                    digests[slot] = sequence_digest(row)
+                for name, count in batch.tokens.items():
+                    tokens[name] = tokens.get(name, 0) + count
+            yield StepBatch(
+                step=step, rows=joined(parts), digests=digests, state=self._pipeline.checkpoint(), by_dataset=tokens
+            )
+
+    def close(self) -> None:
+        self._pipeline.close()
 
 
-def vocabulary(spec: RunSpec) -> int:
-    raise NotImplementedError(spec.tokenizer.id)
+def _calibration(run: RunDir, pipeline: zephon.Pipeline, world: World) -> Counts:
+    """Tokens and bytes of each dataset's sample: from the run directory, or measured by rank 0 and stored there."""
+    found: Counts | ZephonError | None = None
+    if world.first:
+        try:
+            if run.exists(CALIBRATION):
+                found = {name: (pair[0], pair[1]) for name, pair in run.read_json(CALIBRATION).items()}
+            else:
+                found = dict(pipeline.calibrate())
+                run.write_json(CALIBRATION, data=found)
+        except ZephonError as error:
+            found = error
+    found = world.broadcast(found)
+    if isinstance(found, ZephonError):
+        raise found
+    assert found is not None
+    return found
+
+
+def _dataset(name: str, path: str, fmt: str | None) -> Dataset:
+    try:
+        return Dataset.from_path(name, path, fmt=fmt)
+    except (FileNotFoundError, ValueError) as error:
+        if isinstance(error, ZephonError):
+            raise
+        raise ConfigError(
+            f"data.datasets.{name}.path={path!r} cannot be used: {error}",
+            follows="there would be nothing to train on",
+            remedy="correct the path or the format of this dataset",
+        ) from error
+
+
+def _field(spec: RunSpec) -> str:
+    fields = sorted({one.field for one in spec.data.datasets.values()})
+    if len(fields) > 1:
+        raise ConfigError(
+            f"the datasets have their text in different fields: {', '.join(fields)}",
+            follows="documents of some datasets would be without text",
+            remedy="use datasets with one field name",
+        )
+    return fields[0]

@@ -26,6 +26,7 @@ def train(
         if session.world.first:
             with clock("record"):
                 _record(session, step, update, ledger=ledger, sinks=sinks, clock=clock, generation=generation)
+        session.judge(update)
         if step.drain or session.step % session.spec.checkpoint.every == 0:
             with clock("save"):
                 session.save(wait=step.drain)

@@ -94,8 +94,8 @@ class Attention(nn.Module):
         q, k, v = (
             f(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for f in (self.query, self.key, self.value)
         )  # each [B, heads, T, D]
-        y: Tensor = attend(rotate(q, rotary), rotate(k, rotary), v)
-        y = self.out(y.transpose(1, 2).flatten(2))
+        heads = attend(rotate(q, rotary), rotate(k, rotary), v)
+        y: Tensor = self.out(heads.transpose(1, 2).flatten(2))
         return y
 
 

@@ -46,6 +46,14 @@ def tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Ten
     return found
 
 
+@torch.no_grad()
+def reset(optimizer: torch.optim.Optimizer) -> None:
+    """Zeroes every field of the state."""
+    for state in optimizer.state.values():
+        for value in state.values():
+            value.zero_()
+
+
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate

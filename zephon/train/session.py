@@ -11,8 +11,9 @@ without it; the checkpoint that all ranks agree on; or step 0, where weights fol
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,16 +23,18 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from zephon.errors import StateError, ZephonError
+from zephon.errors import StateError, TrainingDiverged, ZephonError
 from zephon.rundir import RunDir
 from zephon.seeds import derive
 from zephon.spec import RunSpec
 from zephon.train import checkpoint, optim, reduction
-from zephon.train.data import Feed, GlobalStep, Rows, agree, report
+from zephon.train.data import Feed, GlobalStep, Rows, StepBatch, agree, report
 from zephon.train.distributed import World
 from zephon.train.metrics import Clock
 from zephon.train.model import Decoder, assign, initialise, loss_sums
 from zephon.train.schedule import learning_rate
+
+MAX_ROLLBACKS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +65,23 @@ class Snapshot:
     tensors: dict[str, Tensor]
     state: dict[str, Any] | None
     skipped: tuple[int, ...] = ()
+    average: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """What one optimizer step gave. ``skipped`` says why the weights were left as they were, or is None."""
+    """What one optimizer step gave.
+
+    Args:
+        skipped: why the weights were left as they were, or None.
+        bad: whether that was a loss or gradient which ``trainer.nonfinite`` must judge.
+    """
 
     loss: float
     norm: float
     rate: float
     skipped: str | None = None
+    bad: bool = False
 
 
 class Session:
@@ -86,6 +96,9 @@ class Session:
         self.state: dict[str, Any] | None = None
         self.skipped: tuple[int, ...] = ()
         self.fault: ZephonError | None = None
+        self.average: float | None = None  # of the loss, to know a spike by
+        self._source: Iterator[StepBatch] | None = None
+        self._rollbacks = 0
 
     def steps(self, *, leaving: Callable[[], bool], clock: Clock) -> Iterator[GlobalStep]:
         """The steps that are left, each as all ranks agreed on it; ends with the run's last step or with the data.
@@ -93,12 +106,12 @@ class Session:
         Raises:
             ZephonError: what went wrong on any rank, on every rank in the same step.
         """
-        source = self.feed.steps()
         while self.step < self.spec.trainer.steps:
             with clock("data"):
                 batch, error = None, self.fault or self.saver.failed()
                 try:
-                    batch = next(source, None)
+                    self._source = self._source or self.feed.steps()
+                    batch = next(self._source, None)
                 except ZephonError as met:
                     error = error or met
             with clock("agree"):
@@ -120,13 +133,18 @@ class Session:
         rate = learning_rate(spec.optimizer, step=step.step, steps=spec.trainer.steps)
         torch.manual_seed(derive(spec.trainer.seed, "step", step.step) % 2**63)
         self.step, self.tokens, self.state = step.step + 1, self.tokens + step.tokens, step.state
-        if step.tokens == 0:
-            return self._skip(step, Update(loss=0.0, norm=0.0, rate=rate, skipped="no token of the global batch is trained"))
+        if step.tokens == 0 or step.step in self.skipped:
+            why = "no token of the global batch is trained" if step.tokens == 0 else "left out after a rollback"
+            return self._skip(Update(loss=0.0, norm=0.0, rate=rate, skipped=why))
         with clock("gradients"):
             loss = self._gradients(step.rows.to(self.world.device), step.tokens)
         with clock("optimizer"):
             norm = optim.gradient_norm(self.module)
             found = Update(loss=float(loss), norm=float(norm), rate=rate)
+            problem = self._problem(found)
+            if problem is not None:
+                self.optimizer.zero_grad(set_to_none=True)
+                return self._skip(replace(found, skipped=problem, bad=True))
             if spec.optimizer.clip is not None:
                 optim.clip(self.module, norm, spec.optimizer.clip)
             optim.set_rate(self.optimizer, rate)
@@ -146,6 +164,7 @@ class Session:
             guarded=self.spec.fields_of("guarded"),
             rng=checkpoint.plain_rng(self.spec.trainer.seed),
             skipped=self.skipped,
+            average=self.average,
         )
         self.saver.save(optim.tensors(self.module, self.optimizer), self.state["lanes"], meta, wait=wait)
 
@@ -165,10 +184,39 @@ class Session:
         """The whole state in memory. With sharded weights every rank must call it: the shards are gathered."""
         live = optim.tensors(self.module, self.optimizer)
         full = {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in live.items()}
-        return Snapshot(step=self.step, tokens=self.tokens, tensors=full, state=self.state, skipped=self.skipped)
+        return Snapshot(
+            step=self.step, tokens=self.tokens, tensors=full, state=self.state, skipped=self.skipped, average=self.average
+        )
+
+    def judge(self, update: Update) -> None:
+        """Follows ``trainer.nonfinite`` after a bad step: go on without it, roll back, or stop.
+
+        Raises:
+            TrainingDiverged: the policy is ``stop``, or rolling back did not help three times.
+        """
+        policy, bad = self.spec.trainer.nonfinite, self.step - 1
+        if not update.bad or policy == "skip":
+            return
+        if policy == "stop" or self._rollbacks == MAX_ROLLBACKS:
+            raise TrainingDiverged(
+                f"step {bad}: {update.skipped}" + (f", after {self._rollbacks} rollbacks" if self._rollbacks else ""),
+                follows="every later step would be trained from broken weights or on none",
+                remedy="look at the data of this step with `zephon verify` and at the learning rate; "
+                "trainer.nonfinite=skip leaves such steps out, rollback goes back to the last checkpoint",
+            )
+        self._rollbacks += 1
+        self.saver.wait()
+        self.feed.close()
+        self._source, self.feed = None, self.job.feed(self.world.dp_rank, self.world.dp_size)
+        skipped = self.skipped
+        from_disk_or_seed(self)
+        self.skipped = tuple(sorted({*self.skipped, *skipped}))
+        if self.world.first:
+            self.job.tell(f"rolled back to step {self.step}; step {bad} will be left out")
 
     def close(self) -> None:
         """Ends what the session owns. The world is its caller's."""
+        self.feed.close()
         self.saver.close()
 
     def _gradients(self, rows: Rows, tokens: int) -> Tensor:
@@ -184,9 +232,21 @@ class Session:
             logits = self.model(rows.input_ids, rows.positions)
         return loss_sums(logits, rows.labels, z_loss=self.spec.optimizer.z_loss)
 
-    def _skip(self, step: GlobalStep, update: Update) -> Update:
-        self.skipped = (*self.skipped, step.step)
-        self.job.tell(f"step {step.step}: {update.skipped}; the weights are left as they were")
+    def _problem(self, update: Update) -> str | None:
+        """Why an update must not reach the weights; the same on every rank, since loss and norm are."""
+        if not (math.isfinite(update.loss) and math.isfinite(update.norm)):
+            return f"loss {update.loss} and gradient norm {update.norm} are not both finite"
+        limit = self.spec.trainer.spike
+        if limit is not None and self.average is not None and update.loss > limit * self.average:
+            return f"loss {update.loss:.4g} is more than trainer.spike={limit} times its average of {self.average:.4g}"
+        self.average = update.loss if self.average is None else 0.95 * self.average + 0.05 * update.loss
+        return None
+
+    def _skip(self, update: Update) -> Update:
+        step = self.step - 1
+        self.skipped = tuple(sorted({*self.skipped, step}))
+        if self.world.first:
+            self.job.tell(f"step {step}: {update.skipped}; the weights are left as they were")
         return update
 
 
@@ -205,10 +265,8 @@ def build(job: Job, world: World, snapshot: Snapshot | None = None) -> Session:
     if max(held) >= 0:
         _take_over(session, snapshot, held)
     else:
-        _from_disk_or_seed(session)
+        from_disk_or_seed(session)
     _check_replicas(session)
-    if session.state is not None:
-        session.feed.restore(session.state)
     return session
 
 
@@ -244,8 +302,8 @@ def _take_over(session: Session, snapshot: Snapshot | None, held: list[int]) -> 
     world, newest = session.world, max(held)
     source, everywhere = held.index(newest), min(held) == newest
     mine = snapshot if snapshot is not None and snapshot.step == newest else None
-    head = world.broadcast((mine.step, mine.tokens, mine.state, mine.skipped) if mine else None, source=source)
-    session.step, session.tokens, session.state, session.skipped = head
+    head = world.broadcast((mine.step, mine.tokens, mine.state, mine.skipped, mine.average) if mine else None, source=source)
+    session.step, session.tokens, session.state, session.skipped, session.average = head
     for name, target in optim.tensors(session.module, session.optimizer).items():
         full = (
             mine.tensors[name].to(target.device)
@@ -255,19 +313,25 @@ def _take_over(session: Session, snapshot: Snapshot | None, held: list[int]) -> 
         if not everywhere:
             dist.broadcast(full, src=source)
         assign(target, full)
+    if session.state is not None:
+        session.feed.restore(session.state)
 
 
-def _from_disk_or_seed(session: Session) -> None:
+def from_disk_or_seed(session: Session) -> None:
+    """Gives a session the newest checkpoint's state, or that of step 0."""
     job, world = session.job, session.world
     tell = job.tell if world.first else lambda _: None
     step = checkpoint.choose(job.run, world, policy=job.spec.checkpoint.resume, tell=tell)
     if step is None:
         initialise(session.module, seed=job.spec.trainer.seed, layers=job.spec.model.layers)
+        optim.reset(session.optimizer)
+        session.step, session.tokens, session.state, session.skipped, session.average = 0, 0, None, (), None
         return
     meta, loader = checkpoint.load(job.run, step, optim.tensors(session.module, session.optimizer), world)
     checkpoint.check_pinned(meta, job.spec)
     session.step, session.tokens, session.state, session.skipped = meta.step, meta.tokens, loader, tuple(meta.skipped)
-    session.saver.last = meta.step
+    session.average, session.saver.last = meta.average, meta.step
+    session.feed.restore(loader)
     tell(f"resumed from {checkpoint.folder(step)}")
 
 

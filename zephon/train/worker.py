@@ -80,7 +80,7 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
             timeout_s=trainer.process_group_timeout_s,
         )
         owned.callback(world.leave)
-        session = build(job_for(spec, run, tell=tell, fence=fence.check), world)
+        session = build(job_for(spec, run, world, tell=tell, fence=fence.check), world)
         owned.callback(session.close)
         ledger, sinks = None, []
         if world.first:
