@@ -1,1 +1,1 @@
-"""."""
+"""Stages (stateless, on workers) and accumulators (one state per lane, one thread)."""

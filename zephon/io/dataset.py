@@ -1,0 +1,103 @@
+"""A dataset: a named, ordered list of shards with one format, known from its listing alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from zephon.io.formats import Format, belongs, detect, format_named
+from zephon.io.memory import row_sizes
+from zephon.io.storage import list_files
+from zephon.types import Address, IntArray
+
+
+@dataclasses.dataclass(frozen=True)
+class InMemoryShard:
+    """Rows that are already here: dicts of fields. For tests and small data."""
+
+    rows: Sequence[Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset:
+    """Frozen. Made by `from_path` or `from_dict`.
+
+    Args:
+        name: how mixtures, errors and reports call it.
+        format: how its shards are read.
+        shards: names of the shards, in order.
+        sizes: int64[shards], each shard's size in the format's units.
+        root: path of the directory that shard names are relative to.
+        fs: the fsspec file system, or None for data in memory.
+        memory: the rows of in-memory shards, by shard.
+    """
+
+    name: str
+    format: Format
+    shards: tuple[str, ...]
+    sizes: IntArray
+    root: str = ""
+    fs: Any = None
+    memory: tuple[Sequence[Mapping[str, Any]], ...] = ()
+
+    @staticmethod
+    def from_path(name: str, path: str, *, fmt: str | None = None) -> Dataset:
+        """A directory, a file, a glob, or a URL of any fsspec scheme; ``stdlib://docs`` and ``stdlib://code`` are built in.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+            ValueError: unsupported format, unknown scheme, several formats, or no shard with any content.
+        """
+        if path.startswith("stdlib://"):
+            from zephon.io.builtin import stdlib
+
+            return stdlib(name, path)
+        fs, root, files = list_files(path)
+        chosen = format_named(fmt or detect([file for file, _ in files], path))
+        if fmt is None:
+            files = [(file, size) for file, size in files if belongs(file, chosen.name)]
+        files = [(file, size) for file, size in files if size > 0]
+        if not files:
+            raise ValueError(f"dataset {name!r}: {path!r} holds no {chosen.name} shard with any content")
+        sizes = np.array([size for _, size in files], np.int64)
+        return Dataset(name, chosen, tuple(file for file, _ in files), sizes, root, fs)
+
+    @staticmethod
+    def from_dict(name: str, shards: Mapping[str, InMemoryShard]) -> Dataset:
+        """In-memory shards by id, in the order of their ids. Raises ValueError when there is no row."""
+        rows = {shard_id: shards[shard_id].rows for shard_id in sorted(shards) if len(shards[shard_id].rows)}
+        if not rows:
+            raise ValueError(f"dataset {name!r} has no row")
+        sizes = np.array([int(row_sizes(shard).sum()) for shard in rows.values()], np.int64)
+        return Dataset(name, format_named("memory"), tuple(rows), sizes, memory=tuple(rows.values()))
+
+    @property
+    def size(self) -> int:
+        """Total size in the format's units."""
+        return int(self.sizes.sum())
+
+    @functools.cached_property
+    def starts(self) -> IntArray:
+        """int64[shards + 1]: where each shard begins when all are laid end to end."""
+        starts = np.zeros(len(self.sizes) + 1, np.int64)
+        np.cumsum(self.sizes, out=starts[1:])
+        return starts
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """SHA-256 of format, shard names and sizes: what the plan is made from. The place of the data is not part of it."""
+        digest = hashlib.sha256(f"{self.format.name}\n".encode())
+        for shard, size in zip(self.shards, self.sizes.tolist(), strict=True):
+            digest.update(f"{size} {shard}\n".encode())
+        return digest.hexdigest()
+
+    def address(self, shard: int, row: int) -> Address:
+        return Address(self.name, self.shards[shard], row)
+
+    def path(self, shard: int) -> str:
+        return f"{self.root}/{self.shards[shard]}" if self.root else self.shards[shard]

@@ -1,0 +1,83 @@
+"""What a format is, and which there are.
+
+A format turns a range of a shard into documents. The one rule for all of them: a document belongs to the range in which
+its first unit lies, so any cut of a shard into ranges gives every document exactly once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from zephon.errors import nearest
+from zephon.types import Column
+
+if TYPE_CHECKING:
+    from zephon.io.dataset import Dataset
+
+
+class Documents(NamedTuple):
+    """What a format read: row names, and the records or columns that belong to them (see `Columns`)."""
+
+    rows: list[int]
+    records: list[dict[str, object]] | None
+    fields: dict[str, Column]
+
+
+class Format(Protocol):
+    """Reads documents. Instances are stateless and may be used from several threads."""
+
+    @property
+    def name(self) -> str: ...
+
+    def read(self, dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
+        """The documents whose first unit lies in [start, stop) of the shard."""
+        ...
+
+
+SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".jsonl.gz": "jsonl",
+    ".jsonl.zst": "jsonl",
+    ".txt": "text",
+    ".md": "text",
+    ".rst": "text",
+    ".py": "text",
+}
+
+
+def detect(names: list[str], where: str) -> str:
+    """The one format of these files.
+
+    Raises:
+        ValueError: no file has a known suffix, or files of two formats lie side by side.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        suffix = next((s for s in sorted(SUFFIXES, key=len, reverse=True) if name.lower().endswith(s)), None)
+        if suffix is not None:
+            found.setdefault(SUFFIXES[suffix], name)
+    if not found:
+        raise ValueError(f"{where!r}: no file has a known suffix ({', '.join(SUFFIXES)}); name the format with fmt=...")
+    if len(found) > 1:
+        listed = ", ".join(f"{fmt} ({example})" for fmt, example in sorted(found.items()))
+        raise ValueError(f"{where!r} holds files of several formats: {listed}; point at one of them, or name it with fmt=...")
+    return next(iter(found))
+
+
+def belongs(name: str, fmt: str) -> bool:
+    """Whether a file of a directory is a shard of a dataset of this format."""
+    suffixes = [suffix for suffix, its in SUFFIXES.items() if its == fmt]
+    return any(name.lower().endswith(suffix) for suffix in suffixes)
+
+
+def format_named(name: str) -> Format:
+    """The format of this name. Raises ValueError for an unknown one."""
+    from zephon.io.jsonl import Jsonl
+    from zephon.io.memory import Memory
+    from zephon.io.text import Text
+
+    known: dict[str, Format] = {"jsonl": Jsonl(), "text": Text(), "memory": Memory()}
+    if name not in known:
+        raise ValueError(f"unsupported format {name!r}; {nearest(name, known)}")
+    return known[name]

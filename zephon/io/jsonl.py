@@ -1,0 +1,133 @@
+"""JSON Lines: one JSON object a line. A line belongs to the range in which its first byte lies.
+
+range 1 |{"text": "a"}\\n{"te|xt": "bb"}\\n{"text": "c"}| range 2
+         ^ document 0    ^ document 1 (read past the cut)   range 2 starts at its first line: document 2
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from zephon.errors import DataError
+from zephon.io.formats import Documents
+from zephon.io.storage import read_range
+
+if TYPE_CHECKING:
+    from zephon.io.dataset import Dataset
+
+_TAIL = 1 << 16
+_BOM = b"\xef\xbb\xbf"
+
+
+class Jsonl:
+    name = "jsonl"
+
+    def read(self, dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
+        """Documents as dicts; rows are byte offsets. Blank lines and a byte order mark are passed over.
+
+        Raises:
+            DataError: a line is not one JSON object, or a compressed shard is truncated; names the address and the line.
+        """
+        if dataset.shards[shard].lower().endswith((".gz", ".zst")):
+            content = _decompress(dataset, shard)
+            size = int(dataset.sizes[shard])
+            # Compressed shards are planned by their compressed size and cut into equal parts of the decoded content.
+            start, stop = start * len(content) // size, stop * len(content) // size
+            offset, data = _lines_from(content, start, stop)
+        else:
+            offset, data = _lines_between(dataset, shard, start, stop)
+        return _parse(dataset, shard, offset, data)
+
+
+def _lines_between(dataset: Dataset, shard: int, start: int, stop: int) -> tuple[int, bytes]:
+    path, size = dataset.path(shard), int(dataset.sizes[shard])
+    begin = max(start - 1, 0)  # one byte back: a range that follows a line feed starts with a document of its own
+    data = read_range(dataset.fs, path, begin, stop)
+    if begin + len(data) < min(stop, size):
+        raise DataError(
+            f"{path} ends at byte {begin + len(data)}, but the listing said {size} bytes",
+            follows="documents would be lost without a word",
+            remedy="restore the shard, or start a new run on the data as it is now",
+        )
+    if start > 0:
+        cut = data.find(b"\n") + 1
+        if cut == 0 or begin + cut >= stop:
+            return start, b""
+        data, begin = data[cut:], begin + cut
+    while not data.endswith(b"\n") and begin + len(data) < size:
+        more = read_range(dataset.fs, path, begin + len(data), begin + len(data) + _TAIL)
+        end = more.find(b"\n") + 1
+        data += more[:end] if end else more
+        if end or not more:
+            break
+    return begin, data
+
+
+def _lines_from(content: bytes, start: int, stop: int) -> tuple[int, bytes]:
+    first = content.find(b"\n", start - 1) + 1 if start > 0 else 0
+    if first >= stop or (start > 0 and first == 0):
+        return start, b""
+    end = content.find(b"\n", stop - 1)
+    return first, content[first : len(content) if end < 0 else end + 1]
+
+
+def _decompress(dataset: Dataset, shard: int) -> bytes:
+    raw = read_range(dataset.fs, dataset.path(shard), 0, int(dataset.sizes[shard]))
+    try:
+        if dataset.shards[shard].lower().endswith(".gz"):
+            return gzip.decompress(raw)
+        import zstandard
+
+        with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as reader:
+            content: bytes = reader.read()
+        return content
+    except (EOFError, OSError, zlib.error, ValueError) as error:
+        raise DataError(
+            f"{dataset.path(shard)} cannot be decompressed: {error}",
+            follows="the documents behind the damage would be lost without a word",
+            remedy="restore the shard from its source",
+        ) from error
+
+
+def _parse(dataset: Dataset, shard: int, offset: int, data: bytes) -> Documents:
+    if offset == 0 and data.startswith(_BOM):
+        data, offset = data[len(_BOM) :], len(_BOM)
+    rows: list[int] = []
+    records: list[dict[str, Any]] = []
+    loads = orjson.loads
+    for line in data.split(b"\n"):
+        if line:
+            try:
+                record = loads(line)
+            except orjson.JSONDecodeError as error:
+                if not line.strip():
+                    offset += len(line) + 1
+                    continue
+                raise _bad_line(dataset, shard, offset, f"is not one JSON object: {error}") from error
+            if type(record) is not dict:
+                raise _bad_line(dataset, shard, offset, f"holds a JSON {type(record).__name__} where an object is needed")
+            records.append(record)
+            rows.append(offset)
+        offset += len(line) + 1
+    return Documents(rows, records, {})
+
+
+def _bad_line(dataset: Dataset, shard: int, offset: int, why: str) -> DataError:
+    error = DataError(
+        f"line at byte {offset} of {dataset.path(shard)}{_line_number(dataset, shard, offset)} {why}",
+        follows="the document would be left out without a word",
+        remedy="mend the line, or remove it before a new run begins",
+    )
+    error.add_note(f"address: {dataset.address(shard, offset)}")
+    return error
+
+
+def _line_number(dataset: Dataset, shard: int, offset: int) -> str:
+    if offset > 1 << 28 or dataset.shards[shard].lower().endswith((".gz", ".zst")):
+        return ""  # counting would mean reading too much for the sake of a message
+    before = read_range(dataset.fs, dataset.path(shard), 0, offset)
+    return f" (line {before.count(bytes([10])) + 1})"

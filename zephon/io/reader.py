@@ -1,0 +1,56 @@
+"""The reader: a chunk of the plan becomes the columns of its documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from zephon.io.dataset import Dataset
+from zephon.seeds import permutation
+from zephon.types import Chunk, Column, Columns, Ragged
+
+
+def read(dataset: Dataset, chunk: Chunk) -> Columns:
+    """Reads all pieces of a chunk, in the plan's order of documents.
+
+    Raises:
+        DataError: a document or shard cannot be used; a note names the address.
+    """
+    shards: list[int] = []
+    rows: list[int] = []
+    records: list[dict[str, Any]] | None = None
+    parts: list[dict[str, Column]] = []
+    for shard, start, stop in chunk.pieces:
+        try:
+            documents = dataset.format.read(dataset, shard, start, stop)
+        except Exception as error:
+            error.add_note(f"while reading dataset {dataset.name!r}, shard {dataset.shards[shard]!r}, {start} to {stop}")
+            raise
+        rows += documents.rows
+        shards += [shard] * len(documents.rows)
+        if documents.records is not None:
+            records = [] if records is None else records
+            records += documents.records
+        if documents.fields and documents.rows:
+            parts.append(documents.fields)
+    fields = {name: concatenate([part[name] for part in parts]) for name in (parts[0] if parts else {})}
+    columns = Columns(chunk.dataset, np.array(shards, np.int64), np.array(rows, np.int64), records, fields)
+    if chunk.order_key is None or len(rows) < 2:
+        return columns
+    return columns.take(permutation(chunk.order_key, len(rows)))
+
+
+def concatenate(columns: list[Column]) -> Column:
+    """Columns of one kind, one behind the other."""
+    first = columns[0]
+    if len(columns) == 1:
+        return first
+    if isinstance(first, list):
+        return [value for column in columns for value in column]
+    if isinstance(first, Ragged):
+        ragged = [column for column in columns if isinstance(column, Ragged)]
+        shifts = np.cumsum([0, *(column.offsets[-1] for column in ragged[:-1])])
+        offsets = [column.offsets[1:] + shift for column, shift in zip(ragged, shifts, strict=True)]
+        return Ragged(np.concatenate([column.values for column in ragged]), np.concatenate([np.zeros(1, np.int64), *offsets]))
+    return np.concatenate([np.asarray(column) for column in columns])

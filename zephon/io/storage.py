@@ -1,0 +1,103 @@
+"""Listing and reading bytes: local files directly, everything else through fsspec."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from zephon.errors import ConfigError
+
+
+@functools.lru_cache(maxsize=64)
+def filesystem(url: str) -> tuple[Any, str]:
+    """The file system of a URL and the path on it.
+
+    Raises:
+        ConfigError: the scheme is unknown to fsspec or its package is not installed.
+    """
+    try:
+        fs, path = fsspec.core.url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        scheme = urlsplit(url).scheme
+        raise ConfigError(
+            f"cannot open {url!r}: {error}",
+            follows="no data could be read",
+            remedy=f"check the spelling of the scheme {scheme!r}, or install the fsspec package that provides it",
+        ) from error
+    return fs, path
+
+
+def is_local(fs: Any) -> bool:
+    return isinstance(fs, LocalFileSystem)
+
+
+def read_range(fs: Any, path: str, start: int, stop: int) -> bytes:
+    """Bytes [start, stop) of a file; shorter at its end."""
+    if not is_local(fs):
+        return bytes(fs.cat_file(path, start=start, end=stop))
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        parts, wanted = [], stop - start
+        while wanted > 0 and (part := os.pread(descriptor, wanted, start)):
+            parts.append(part)
+            start += len(part)
+            wanted -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def list_files(url: str) -> tuple[Any, str, list[tuple[str, int]]]:
+    """The files of a directory (recursively), a glob or a single file.
+
+    Hidden files and those that mark a finished job (``_SUCCESS``) are not data and are left out.
+
+    Returns:
+        (file system, root path, [(path relative to root, size in bytes)] sorted by path).
+
+    Raises:
+        FileNotFoundError: nothing is there.
+    """
+    fs, path = filesystem(url)
+    if any(mark in path for mark in "*?["):
+        root = path[: min(path.find(mark) for mark in "*?[" if mark in path)].rpartition("/")[0]
+        found = {str(p): int(i["size"]) for p, i in fs.glob(path, detail=True).items() if i["type"] == "file"}
+    elif is_local(fs) and os.path.isdir(path):
+        root, found = path, _walk(path)
+    elif not fs.exists(path):
+        raise FileNotFoundError(f"no such file or directory: {url!r}")
+    elif fs.isdir(path):
+        root = path
+        found = {str(p): int(i["size"]) for p, i in fs.find(path, detail=True).items() if i["type"] == "file"}
+    else:
+        root, found = path.rpartition("/")[0], {path: int(fs.size(path))}
+    files = []
+    for full, size in found.items():
+        name = full[len(root) :].lstrip("/")
+        if not any(part.startswith((".", "_")) for part in name.split("/")[:-1]) and not _is_marker(name.rpartition("/")[2]):
+            files.append((name, size))
+    if not files:
+        raise FileNotFoundError(f"no files in {url!r}")
+    return fs, root, sorted(files)
+
+
+def _is_marker(name: str) -> bool:
+    return name.startswith(".") or name in ("_SUCCESS", "_metadata", "_common_metadata")
+
+
+def _walk(root: str) -> dict[str, int]:
+    # os.scandir: a listing of 100,000 local files in well under a second, where fs.find takes several.
+    found, pending = {}, [root]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    pending.append(entry.path)
+                elif entry.is_file():
+                    found[entry.path] = entry.stat().st_size
+    return found

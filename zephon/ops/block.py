@@ -1,0 +1,142 @@
+"""A block: elements of one lane between accumulators, by reference.
+
+Packing, shuffling and mixing decide *which* element comes where; nobody needs to move tokens for that. A block is a list
+of parts that hold the values and two integers per element that say where it lies; the values are gathered once, when a
+batch is made:
+
+    parts    [ rows of chunk 7 | rows of chunk 8 ]
+    part       0  1  1  0  ...
+    row        5  0  3  1  ...
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from zephon.types import Array, Column, Columns, IntArray, Ragged
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Part:
+    """Values of elements that came into being together.
+
+    Args:
+        fields: columns by name; documents as they are, or packed rows as arrays [rows, max_length].
+        datasets: int64, the dataset of each document, or of each segment of packed rows in row-major order.
+        starts: for packed rows, where segments begin in each row (the first at 0); None for documents.
+        used: for packed rows, int64[rows]: tokens before the padding.
+        documents: the addresses of documents; None for packed rows.
+    """
+
+    fields: dict[str, Column]
+    datasets: IntArray
+    starts: Ragged | None = None
+    used: IntArray | None = None
+    documents: Columns | None = None
+
+    def __len__(self) -> int:
+        if self.used is not None:
+            return len(self.used)
+        return len(self.datasets)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Block:
+    """n elements.
+
+    Args:
+        parts: where the values are.
+        part, row: int64[n]: each element's part and its row there.
+        counts: int64[n, datasets]: each element's tokens by dataset.
+    """
+
+    parts: list[Part]
+    part: IntArray
+    row: IntArray
+    counts: IntArray
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, order: IntArray) -> Block:
+        return Block(self.parts, self.part[order], self.row[order], self.counts[order])
+
+    def compact(self) -> Block:
+        """Without the parts that no element refers to any more, so that their values can be freed."""
+        needed, part = np.unique(self.part, return_inverse=True)
+        if len(needed) == len(self.parts):
+            return self
+        return Block([self.parts[i] for i in needed.tolist()], part.astype(np.int64), self.row, self.counts)
+
+    @property
+    def whole(self) -> Part | None:
+        """The one part whose elements these are, all of them and in order; None otherwise."""
+        if len(self.parts) == 1 and len(self) == len(self.parts[0]) and _is_range(self.row):
+            return self.parts[0]
+        return None
+
+    def ragged(self, name: str) -> Ragged:
+        """A ragged field in the block's order."""
+        whole = self.whole
+        if whole is not None:
+            column = whole.fields[name]
+            assert isinstance(column, Ragged)
+            return column
+        rows: list[Array] = []
+        for part, row in zip(self.part.tolist(), self.row.tolist(), strict=True):
+            column = self.parts[part].fields[name]
+            assert isinstance(column, Ragged)
+            rows.append(column[row])
+        return Ragged.of(rows, dtype=rows[0].dtype if rows else np.uint32)
+
+    def datasets(self) -> IntArray:
+        """int64[n]: the dataset of each document."""
+        whole = self.whole
+        if whole is not None:
+            return whole.datasets
+        gathered = [self.parts[p].datasets[r] for p, r in zip(self.part.tolist(), self.row.tolist(), strict=True)]
+        return np.array(gathered, np.int64)
+
+    def used(self) -> IntArray:
+        """int64[n]: tokens of each element."""
+        return self.counts.sum(axis=1)
+
+
+def _is_range(row: IntArray) -> bool:
+    return len(row) == 0 or bool(row[0] == 0 and row[-1] == len(row) - 1 and np.all(np.diff(row) == 1))
+
+
+def identity(part: Part, counts: IntArray) -> Block:
+    """All elements of a part, in order."""
+    n = len(part)
+    return Block([part], np.zeros(n, np.int64), np.arange(n), counts)
+
+
+def of_documents(columns: Columns, datasets: int) -> Block:
+    """The documents of a chunk as a block; counts are the lengths of ``input_ids`` where there are any."""
+    n = len(columns)
+    counts = np.zeros((n, datasets), np.int64)
+    ids = columns.fields.get("input_ids")
+    if isinstance(ids, Ragged):
+        counts[:, columns.dataset] = ids.lengths()
+    fields = dict(columns.fields)
+    return identity(Part(fields, np.full(n, columns.dataset, np.int64), documents=columns), counts)
+
+
+def concatenate(blocks: list[Block]) -> Block:
+    """Blocks one behind the other; values stay where they are."""
+    if len(blocks) == 1:
+        return blocks[0]
+    parts: list[Part] = []
+    part: list[IntArray] = []
+    for block in blocks:
+        part.append(block.part + len(parts))
+        parts += block.parts
+    return Block(
+        parts,
+        np.concatenate(part),
+        np.concatenate([block.row for block in blocks]),
+        np.concatenate([block.counts for block in blocks]),
+    )

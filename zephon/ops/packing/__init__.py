@@ -1,0 +1,1 @@
+"""Packing algorithms: how documents of any length become rows of one length."""

@@ -1,0 +1,103 @@
+"""A stream of tokens with its document boundaries, and the rows cut from it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from zephon.ops.block import Block, Part, identity
+from zephon.types import Array, IntArray, Ragged
+
+
+def aligned_fields(block: Block) -> list[str]:
+    """Fields with one value a token: ``input_ids`` and all ragged fields of the same lengths. Others cannot be packed."""
+    whole = block.parts[0].fields
+    ids = whole["input_ids"]
+    assert isinstance(ids, Ragged)
+    same = [
+        n for n, c in whole.items() if isinstance(c, Ragged) and n != "input_ids" and np.array_equal(c.offsets, ids.offsets)
+    ]
+    return ["input_ids", *sorted(same)]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Stream:
+    """Tokens laid end to end.
+
+    Args:
+        values: per field, one value a token.
+        starts: int64, where documents begin; the first is 0 unless the stream is empty.
+        sources: int64, the dataset of each of them.
+    """
+
+    values: dict[str, Array]
+    starts: IntArray
+    sources: IntArray
+
+    @staticmethod
+    def empty() -> Stream:
+        return Stream({}, np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.values["input_ids"]) if self.values else 0
+
+    def append(self, block: Block) -> int:
+        """Puts the documents of a block behind; returns how many tokens they are."""
+        if len(block) == 0:
+            return 0
+        names = aligned_fields(block) if not self.values else list(self.values)
+        columns = {name: block.ragged(name) for name in names}
+        offsets = columns["input_ids"].offsets
+        filled = np.diff(offsets) > 0
+        shift = len(self)
+        self.starts = np.concatenate([self.starts, offsets[:-1][filled] + shift])
+        self.sources = np.concatenate([self.sources, block.datasets()[filled]])
+        if shift:
+            self.values = {name: np.concatenate([self.values[name], columns[name].values]) for name in names}
+        else:
+            self.values = {name: columns[name].values for name in names}
+        return int(offsets[-1])
+
+    def split(self, at: int) -> tuple[Stream, Stream]:
+        """The first ``at`` tokens and the rest. A document that is cut begins anew in the rest."""
+        first = int(np.searchsorted(self.starts, at))
+        head = Stream({n: v[:at] for n, v in self.values.items()}, self.starts[:first], self.sources[:first])
+        starts, sources = self.starts[first:] - at, self.sources[first:]
+        if at < len(self) and (len(starts) == 0 or starts[0] != 0):
+            starts = np.concatenate([np.zeros(1, np.int64), starts])
+            sources = np.concatenate([self.sources[first - 1 : first], sources])
+        # Copied, so that a short tail does not keep its whole chunk in memory.
+        return head, Stream({n: v[at:].copy() for n, v in self.values.items()}, starts, sources)
+
+    def rows(self, length: int, datasets: int) -> Block | None:
+        """All tokens as rows of ``length``; the stream's length must be a multiple of it."""
+        n = len(self) // length
+        if n == 0:
+            return None
+        starts = np.union1d(self.starts, np.arange(n, dtype=np.int64) * length)
+        sources = self.sources[np.searchsorted(self.starts, starts, side="right") - 1]
+        offsets = np.searchsorted(starts, np.arange(n + 1, dtype=np.int64) * length)
+        fields = {name: value.reshape(n, length) for name, value in self.values.items()}
+        return make_rows(fields, starts % length, sources, offsets, np.full(n, length, np.int64), datasets)
+
+
+def make_rows(
+    fields: dict[str, Array], starts: IntArray, sources: IntArray, offsets: IntArray, used: IntArray, datasets: int
+) -> Block:
+    """Packed rows as a block.
+
+    Args:
+        fields: arrays [rows, length].
+        starts, sources: of all segments, row by row; starts are relative to their row.
+        offsets: int64[rows + 1], the segments of each row.
+        used: int64[rows], tokens before the padding.
+        datasets: how many datasets the source has.
+    """
+    n = len(used)
+    ends = np.append(starts[1:], 0)
+    ends[offsets[1:] - 1] = used
+    row = np.repeat(np.arange(n), np.diff(offsets))
+    counts = np.bincount(row * datasets + sources, weights=ends - starts, minlength=n * datasets)
+    part = Part(dict(fields), sources, Ragged(starts.astype(np.int32), offsets), used)
+    return identity(part, counts.astype(np.int64).reshape(n, datasets))

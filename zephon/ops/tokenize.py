@@ -1,0 +1,189 @@
+"""Text to token ids, a chunk at a time, with the special tokens put in."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+
+from zephon.errors import ConfigError, DataError, nearest
+from zephon.ops.fields import column_of
+from zephon.ops.op import StageOp, free
+from zephon.ops.tokenizers import Tokenizer
+from zephon.types import Array, Columns, IntArray, Ragged, Stage
+
+SPECIAL = {"bos_eos": (True, True), "bos": (True, False), "eos": (False, True), "none": (False, False)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tokenize(StageOp):
+    """See `Pipeline.tokenize`."""
+
+    name: ClassVar[str] = "tokenize"
+
+    tokenizer: Tokenizer
+    field: str = "text"
+    missing_field: str = "error"
+    max_length: int | None = None
+    padding: bool = False
+    truncation: bool = False
+    split_long_samples: bool = False
+    add_attention_mask: bool = True
+    special_tokens: str = "bos_eos"
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    preserve_upstream_payload: bool = False
+    parallelism: int | None = free()
+
+    def describe(self) -> dict[str, Any]:
+        own = StageOp.describe(self)
+        own["tokenizer"] = self.tokenizer.identity
+        return own
+
+    @property
+    def bos(self) -> int | None:
+        return self.bos_token_id if self.bos_token_id is not None else self.tokenizer.bos_id
+
+    @property
+    def eos(self) -> int | None:
+        return self.eos_token_id if self.eos_token_id is not None else self.tokenizer.eos_id
+
+    @property
+    def _wants(self) -> tuple[bool, bool]:
+        if self.special_tokens == "tokenizer_default":
+            return self.bos is not None, self.eos is not None
+        return SPECIAL[self.special_tokens]
+
+    def check(self) -> None:
+        if self.special_tokens not in (*SPECIAL, "tokenizer_default"):
+            raise ConfigError(
+                f"special_tokens={self.special_tokens!r} is not known",
+                follows="documents would be joined in an undefined way",
+                remedy=nearest(self.special_tokens, (*SPECIAL, "tokenizer_default")),
+            )
+        if self.missing_field not in ("error", "skip"):
+            raise ConfigError(
+                f"missing_field={self.missing_field!r} is not known",
+                follows="a document without the field would have no rule",
+                remedy="use 'error', or 'skip' to leave such documents out and count them",
+            )
+        for wanted, token, word in zip(self._wants, (self.bos, self.eos), ("bos", "eos"), strict=True):
+            if wanted and token is None:
+                raise ConfigError(
+                    f"tokenizer {self.tokenizer.id!r} has no {word.upper()} token, which special_tokens={self.special_tokens!r} needs",
+                    follows="documents would run into each other",
+                    remedy=f"give {word}_token_id=, or another special_tokens",
+                )
+        if self.truncation and self.split_long_samples:
+            raise ConfigError(
+                "truncation and split_long_samples are both on",
+                follows="the rest of a long document would be both dropped and kept",
+                remedy="choose one",
+            )
+        needs = [word for word in ("truncation", "split_long_samples", "padding") if getattr(self, word)]
+        if needs and self.max_length is None:
+            raise ConfigError(
+                f"{needs[0]} without max_length", follows="there would be no length to apply", remedy="give max_length="
+            )
+        if self.max_length is not None and self.max_length <= sum(self._wants):
+            raise ConfigError(
+                f"max_length={self.max_length} leaves no room beside {sum(self._wants)} special tokens",
+                follows="no text would be left",
+                remedy=f"use at least {sum(self._wants) + 1}",
+            )
+
+    def stage(self) -> Stage:
+        return self._run
+
+    def _run(self, columns: Columns) -> Columns:
+        texts, present = column_of(columns, self.field)
+        if present is not None:
+            if self.missing_field == "error":
+                raise _missing(columns, int(np.flatnonzero(~present)[0]), self.field)
+            keep = np.flatnonzero(present)
+            columns, texts = columns.take(keep), [texts[i] for i in keep.tolist()]
+        try:
+            ids = self.tokenizer.encode(texts)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise self._not_text(columns, texts) from error
+        source, first, ids = self._pieces(ids)
+        fields: dict[str, Any] = {"input_ids": ids}
+        if source is not None:
+            columns = columns.take(source)
+            fields["piece"] = first
+        if not self.preserve_upstream_payload:
+            return Columns(columns.dataset, columns.shard, columns.row, None, fields)
+        return dataclasses.replace(columns, fields={**columns.fields, **fields})
+
+    def _pieces(self, ids: Ragged) -> tuple[IntArray | None, IntArray | None, Ragged]:
+        """Splits or truncates, then puts in BOS and EOS. Returns each piece's document when there are several pieces."""
+        wants_bos, wants_eos = self._wants
+        n = len(ids)
+        starts, lengths = ids.offsets[:-1], ids.lengths()
+        has_bos, has_eos = np.full(n, wants_bos), np.full(n, wants_eos)
+        source = first = None
+        if self.truncation and self.max_length is not None:
+            lengths = np.minimum(lengths, self.max_length - wants_bos - wants_eos)
+        elif self.split_long_samples and self.max_length is not None:
+            # The first piece gives one place to BOS and the last one to EOS; those between are all text.
+            full = lengths + wants_bos + wants_eos
+            count = np.maximum(1, -(-full // self.max_length))
+            source = np.repeat(np.arange(n), count)
+            first = np.arange(len(source)) - np.repeat(np.cumsum(count) - count, count)
+            last = first == count[source] - 1
+            begin = np.where(first == 0, 0, first * self.max_length - wants_bos)
+            end = np.minimum((first + 1) * self.max_length - wants_bos, lengths[source])
+            starts, lengths = starts[source] + np.minimum(begin, lengths[source]), np.maximum(end - begin, 0)
+            has_bos, has_eos = wants_bos & (first == 0), wants_eos & last
+        return source, first, assemble(ids.values, starts, lengths, has_bos, has_eos, self.bos, self.eos)
+
+    def _not_text(self, columns: Columns, texts: list[Any]) -> DataError:
+        for i, text in enumerate(texts):
+            if not isinstance(text, str):
+                return _bad(columns, i, f"field {self.field!r} holds {type(text).__name__} {str(text)[:40]!r}, not text")
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError as error:
+                return _bad(columns, i, f"field {self.field!r} cannot be written as UTF-8: {error.reason}")
+        return _bad(columns, 0, f"field {self.field!r} could not be tokenized")
+
+
+def assemble(
+    values: Array, starts: IntArray, lengths: IntArray, has_bos: Array, has_eos: Array, bos: int | None, eos: int | None
+) -> Ragged:
+    """Slices of ``values`` with BOS before and EOS behind where asked."""
+    totals = lengths + has_bos + has_eos
+    offsets = np.zeros(len(totals) + 1, np.int64)
+    np.cumsum(totals, out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint32)
+    inner = offsets[:-1] + has_bos
+    contiguous = len(starts) > 0 and lengths.sum() == len(values) and np.array_equal(starts[1:], (starts + lengths)[:-1])
+    if contiguous and len(totals) * 256 > len(out):
+        keep = np.ones(len(out), bool)  # many short documents: one masked copy
+        keep[offsets[:-1][has_bos]] = False
+        keep[offsets[1:][has_eos] - 1] = False
+        out[keep] = values
+    else:
+        for to, start, length in zip(inner.tolist(), starts.tolist(), lengths.tolist(), strict=True):
+            out[to : to + length] = values[start : start + length]
+    if bos is not None:
+        out[offsets[:-1][has_bos]] = bos
+    if eos is not None:
+        out[offsets[1:][has_eos] - 1] = eos
+    return Ragged(out, offsets)
+
+
+def _missing(columns: Columns, index: int, field: str) -> DataError:
+    known = sorted({*columns.fields, *(columns.records[index] if columns.records else ())})
+    return _bad(columns, index, f"a document has no field {field!r}; it has {known}")
+
+
+def _bad(columns: Columns, index: int, what: str) -> DataError:
+    error = DataError(
+        what,
+        follows="the document would be left out without a word",
+        remedy="name the right field, mend the document, or use missing_field='skip'",
+    )
+    error.document = (int(columns.shard[index]), int(columns.row[index]))
+    return error

@@ -1,0 +1,56 @@
+"""The interface that stages see."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Protocol
+
+from zephon.types import Ragged
+
+
+class Backend(Protocol):
+    """Turns texts into token ids. Safe to call from several threads."""
+
+    @property
+    def name(self) -> str: ...
+
+    def encode(self, texts: list[str]) -> Ragged:
+        """uint32 token ids, one row a text, without special tokens."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """A tokenizer's definition and the means to run it.
+
+    Args:
+        id: the name it was asked for.
+        identity: SHA-256 of the definition; what the contract pins.
+        vocab_size: number of ids.
+        bos_id, eos_id: ids of the special tokens, or None where there are none.
+        definition: the canonical ``tokenizer.json`` text; empty for byte tokenizers.
+        backend_name: which back end to run it with.
+
+    The back end is built at first use, so constructing one is cheap, and pickling ships the definition alone.
+    """
+
+    id: str
+    identity: str
+    vocab_size: int
+    bos_id: int | None
+    eos_id: int | None
+    definition: str
+    backend_name: str
+
+    @functools.cached_property
+    def backend(self) -> Backend:
+        from zephon.ops.tokenizers.backends import make_backend
+
+        return make_backend(self.backend_name, self.definition)
+
+    def encode(self, texts: list[str]) -> Ragged:
+        return self.backend.encode(texts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Tokenizer, tuple(getattr(self, field.name) for field in dataclasses.fields(self)))

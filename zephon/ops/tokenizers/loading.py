@@ -1,0 +1,79 @@
+"""From a name or a path to a `Tokenizer`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from zephon.errors import ConfigError
+from zephon.ops.tokenizers.base import Tokenizer
+from zephon.ops.tokenizers.gpt2 import gpt2_definition
+
+_BOS = ("<|begin_of_text|>", "<s>", "<bos>", "[CLS]", "<|startoftext|>")
+_EOS = ("<|end_of_text|>", "</s>", "<eos>", "[SEP]", "<|endoftext|>")
+
+
+def load_tokenizer(tokenizer_id: str, *, backend: str = "auto") -> Tokenizer:
+    """``"gpt2"`` and ``"bytes"`` are built in; anything else is the path of a ``tokenizer.json`` or its directory.
+
+    The byte tokenizer has 258 ids: the bytes, BOS 256 and EOS 257. GPT-2 uses ``<|endoftext|>`` (50256) for both.
+
+    Raises:
+        ConfigError: no such tokenizer, or a file that is not a tokenizer definition.
+    """
+    if tokenizer_id == "bytes":
+        identity = hashlib.sha256(b"zephon bytes tokenizer: 256 bytes, bos 256, eos 257").hexdigest()
+        return Tokenizer("bytes", identity, 258, 256, 257, "", "bytes")
+    if tokenizer_id == "gpt2":
+        definition = gpt2_definition()
+        return Tokenizer("gpt2", _hash(definition), 50257, 50256, 50256, definition, backend)
+    path = Path(tokenizer_id)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(
+            f"tokenizer {tokenizer_id!r} is neither built in ('gpt2', 'bytes') nor a tokenizer.json",
+            follows="no text could be tokenized, and nothing is fetched from a network behind your back",
+            remedy="download the tokenizer once and give the path of its tokenizer.json",
+        )
+    return _from_file(tokenizer_id, file, backend)
+
+
+def _from_file(tokenizer_id: str, file: Path, backend: str) -> Tokenizer:
+    try:
+        loaded: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        vocab = loaded["model"]["vocab"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{file} is not a tokenizer definition: {error!r}",
+            follows="no text could be tokenized",
+            remedy="give the tokenizer.json that the tokenizers library writes",
+        ) from error
+    loaded["truncation"] = loaded["padding"] = None  # lengths are this loader's business
+    definition = json.dumps(loaded, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    added = {token["content"]: int(token["id"]) for token in loaded.get("added_tokens", [])}
+    ids = vocab.values() if isinstance(vocab, dict) else range(len(vocab))
+    size = max([*ids, *added.values()]) + 1
+    configured = _configured(file.parent / "tokenizer_config.json")
+    bos = _special(configured.get("bos_token"), added, _BOS)
+    eos = _special(configured.get("eos_token"), added, _EOS)
+    return Tokenizer(tokenizer_id, _hash(definition), size, bos, eos, definition, backend)
+
+
+def _configured(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    loaded: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return loaded
+
+
+def _special(named: Any, added: dict[str, int], usual: tuple[str, ...]) -> int | None:
+    content = named.get("content") if isinstance(named, dict) else named
+    if content in added:
+        return added[content]
+    return next((added[name] for name in usual if name in added), None)
+
+
+def _hash(definition: str) -> str:
+    return hashlib.sha256(definition.encode()).hexdigest()

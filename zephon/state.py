@@ -1,0 +1,155 @@
+"""Cursors: a lane's whole state in a handful of integers, and the dict that a rank saves.
+
+    lane cursor   position        the first chunk after the last sentinel: replay starts here
+                  tail_chunks     how many chunks before it hold the carried tail
+                  tail_tokens     how many tokens that tail has (the last ones before the sentinel)
+                  delivered       sequences given out since the sentinel: replay drops as many
+                  tokens          tokens delivered so far, by dataset
+
+No token, no buffer and no history: what the accumulators held is made again by replaying from the sentinel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from zephon.errors import StateError
+
+VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a lane is. See the module's text."""
+
+    position: int = 0
+    tail_chunks: int = 0
+    tail_tokens: int = 0
+    delivered: int = 0
+    tokens: tuple[int, ...] = ()
+
+    def encode(self) -> bytes:
+        """Variable-length integers: 7 bits a byte, least significant first."""
+        numbers = (self.position, self.tail_chunks, self.tail_tokens, self.delivered, len(self.tokens), *self.tokens)
+        return b"".join(_varint(number) for number in numbers)
+
+    @staticmethod
+    def decode(data: bytes, *, lane: int | str = "?") -> Cursor:
+        """Raises StateError for bytes that are not a cursor."""
+        numbers, value, shift = [], 0, 0
+        for byte in bytes(data):
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                numbers.append(value)
+                value = shift = 0
+        if shift or len(numbers) < 5 or len(numbers) != 5 + numbers[4]:
+            raise StateError(
+                f"the cursor of lane {lane} is damaged: {bytes(data).hex() or 'empty'}",
+                follows="the lane would start somewhere else than it stopped",
+                remedy="restore from the previous checkpoint",
+            )
+        return Cursor(*numbers[:4], tuple(numbers[5:]))
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RankState:
+    """A rank's state after one batch: cheap to carry along, encoded only when somebody asks.
+
+    Args:
+        step: the optimizer step that comes next, or is under way when ``microbatch`` is not 0.
+        microbatch: microbatches of that step delivered so far.
+        lanes: the cursor of each lane of this rank.
+    """
+
+    step: int
+    microbatch: int
+    lanes: Mapping[int, Cursor]
+
+
+def fingerprint_of(stream: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical form of all that defines a stream."""
+    return hashlib.sha256(canonical(stream).encode()).hexdigest()
+
+
+def canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested plain values by dotted name."""
+    if isinstance(value, Mapping) and value:
+        flat = {}
+        for key in value:
+            flat.update(flatten(value[key], f"{prefix}.{key}" if prefix else str(key)))
+        return flat
+    return {prefix: value}
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(dotted name, value then, value now) of all that differs; a missing value is None."""
+    old, new = flatten(then), flatten(now)
+    return [(name, old.get(name), new.get(name)) for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+
+
+def refuse_other_stream(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises StateError naming every field that differs, with both values."""
+    found = differences(then, json.loads(canonical(now)))
+    if not found:
+        return
+    listed = "; ".join(f"{name}: saved {old!r}, now {new!r}" for name, old, new in found[:6])
+    more = f"; and {len(found) - 6} more" if len(found) > 6 else ""
+    raise StateError(
+        f"this state belongs to another stream: {listed}{more}",
+        follows="the data after it would not be that of the run it was saved in",
+        remedy="build the pipeline as it was, or begin a new run",
+    )
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state out of those of all ranks of a run.
+
+    Raises:
+        StateError: no state, ranks at different steps (a torn checkpoint), or of different streams.
+    """
+    gathered: Sequence[Mapping[str, Any]] = list(states)
+    if not gathered:
+        raise StateError("no state was given", follows="the run would start from zero", remedy="give the states of all ranks")
+    first = gathered[0]
+    for state in gathered[1:]:
+        refuse_other_stream(json.loads(first["stream"]), json.loads(state["stream"]))
+        if state["step"] != first["step"]:
+            raise StateError(
+                f"the states are of steps {sorted({s['step'] for s in gathered})}: a torn checkpoint",
+                follows="lanes would be at different steps, and sequences lost or repeated",
+                remedy="use a checkpoint in which all ranks saved the same step",
+            )
+    if any(state["microbatch"] for state in gathered) and len(gathered) > 1:
+        raise StateError(
+            f"the states were taken in the middle of step {first['step']}",
+            follows="only a run of the same size could go on from there, rank by rank",
+            remedy="save between steps, or restore each rank from its own state at the same size",
+        )
+    lanes: dict[int, bytes] = {}
+    for state in gathered:
+        for lane, cursor in state["lanes"].items():
+            if lanes.setdefault(int(lane), cursor) != cursor:
+                raise StateError(
+                    f"lane {lane} is in two states with different cursors",
+                    follows="it is unknown which is right",
+                    remedy="use states of one checkpoint only",
+                )
+    return {**first, "lanes": lanes}

@@ -1,0 +1,180 @@
+"""to_training: from a batch of rows to what a model's forward takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zephon.types import Array
+
+if TYPE_CHECKING:
+    from zephon.batch import SampleBatch
+
+_TOKEN_FIELDS = ("input_ids", "tokens", "token_ids", "ids")
+
+
+def to_training(
+    batch: SampleBatch,
+    *,
+    tokens_field: str = "auto",
+    return_labels: bool = False,
+    dtype: Any = "auto",
+    extra_fields: Sequence[str] = (),
+    ignore_index: int = -100,
+    rename_fields: Mapping[str, str] | None = None,
+    flatten: bool = False,
+    exclude_fields: Sequence[str] = (),
+    return_num_valid_tokens: bool = False,
+    return_loss_mask: bool = False,
+    return_cu_seqlens: bool = False,
+    return_padding_mask: bool = False,
+    eos_mask_loss: bool = False,
+    eos_token_id: int | None = None,
+    position_mode: str = "preserve",
+) -> dict[str, Any]:
+    """The tensors of one microbatch.
+
+    With B rows of T tokens: ``input_ids`` [B, T] int64, or with labels [B, T - 1], being all tokens but the last, and
+    ``labels`` [B, T - 1], all but the first, with ``ignore_index`` where nothing is to be learned: padding (by position,
+    never by id), zero-weight rows, a ``loss_mask`` of 0, and with ``eos_mask_loss`` wherever the input is EOS.
+    ``positions`` [B, T or T - 1] restart at 0 for each document, or run through each row with
+    ``position_mode="sequence"``.
+
+    Args:
+        tokens_field: name of the tokens, or "auto" for the first of input_ids, tokens, token_ids, ids.
+        dtype: NumPy or torch dtype of the tokens; "auto" is int64.
+        extra_fields: further columns to hand over under their own names.
+        rename_fields: old name to new name, applied last.
+        flatten: [1, B * T] instead of [B, T], for kernels that take one long row with ``cu_seqlens``.
+        return_num_valid_tokens: adds ``num_valid_tokens`` (int), labels that count.
+        return_loss_mask: adds ``loss_mask`` float32, 1 where the label counts.
+        return_cu_seqlens: adds ``cu_seqlens`` int32 and ``max_seqlen`` (int), segments of the flattened inputs.
+        return_padding_mask: adds ``padding_mask`` bool, True on padding.
+
+    Raises:
+        ValueError: something that needs labels without ``return_labels``; missing or misaligned fields; renames that
+            collide; positions that do not start at 0.
+    """
+    for wanted, name in (
+        (return_loss_mask, "return_loss_mask"),
+        (return_num_valid_tokens, "return_num_valid_tokens"),
+        (eos_mask_loss, "eos_mask_loss"),
+    ):
+        if wanted and not return_labels:
+            raise ValueError(f"{name}=True needs return_labels=True: there is no label it could speak of")
+    if eos_mask_loss and eos_token_id is None:
+        raise ValueError("eos_mask_loss=True needs eos_token_id=")
+    if position_mode not in ("preserve", "sequence"):
+        raise ValueError(f"position_mode={position_mode!r}; use 'preserve' or 'sequence'")
+    name, tokens = _tokens(batch, tokens_field)
+    length = tokens.shape[1] - 1 if return_labels else tokens.shape[1]
+    inputs = tokens[:, :length]
+    used = batch.used[:, None]
+    real = np.arange(len(batch))[:, None] < batch.real_rows
+    out: dict[str, Any] = {"input_ids": inputs}
+    if return_labels:
+        counts = _label_mask(batch, tokens, used, real, length)
+        if eos_mask_loss:
+            counts &= inputs != eos_token_id
+        out["labels"] = np.where(counts, tokens[:, 1:].astype(np.int64), ignore_index)
+        if return_loss_mask:
+            out["loss_mask"] = counts.astype(np.float32)
+        if return_num_valid_tokens:
+            out["num_valid_tokens"] = int(counts.sum())
+    positions = _positions(batch, length, position_mode)
+    if positions is not None:
+        out["positions"] = positions
+    if return_cu_seqlens:
+        out["cu_seqlens"], out["max_seqlen"] = _cu_seqlens(inputs.shape, positions)
+    if return_padding_mask:
+        out["padding_mask"] = (np.arange(length) >= used) | ~real
+    for extra in extra_fields:
+        out[extra] = _extra(batch, extra, length, tokens.shape[1])
+    for excluded in exclude_fields:
+        out.pop(excluded, None)
+    if flatten:
+        flat = {k: v for k, v in out.items() if isinstance(v, np.ndarray) and v.shape[:2] == inputs.shape}
+        out.update({k: v.reshape(1, -1, *v.shape[2:]) for k, v in flat.items()})
+    return _renamed(_tensors(out, dtype), rename_fields or {})
+
+
+def _tokens(batch: SampleBatch, field: str) -> tuple[str, Array]:
+    names = _TOKEN_FIELDS if field == "auto" else (field,)
+    found = next((name for name in names if name in batch.fields), None)
+    if found is None:
+        raise ValueError(f"the batch has no tokens under {' or '.join(names)}; it has {sorted(batch.fields)}")
+    column = batch.fields[found]
+    if not isinstance(column, np.ndarray) or column.ndim != 2:
+        raise ValueError(f"{found!r} holds rows of different lengths; pack or pad them before batch")
+    return found, column
+
+
+def _label_mask(batch: SampleBatch, tokens: Array, used: Array, real: Array, length: int) -> Array:
+    counts: Array = (np.arange(1, length + 1) < used) & real
+    if "loss_mask" in batch.fields:
+        mask = np.asarray(batch.fields["loss_mask"])
+        if mask.shape != tokens.shape:
+            raise ValueError(f"loss_mask has shape {mask.shape}, the tokens {tokens.shape}")
+        counts = counts & (mask[:, 1:] != 0)
+    return counts
+
+
+def _positions(batch: SampleBatch, length: int, mode: str) -> Array | None:
+    if mode == "sequence":
+        return np.broadcast_to(np.arange(length, dtype=np.int32), (len(batch), length)).copy()
+    positions = batch.payload.get("positions")
+    if positions is None:
+        return None
+    if len(positions) and positions[:, 0].any():
+        raise ValueError("positions must start at 0 in every row")
+    shown: Array = positions[:, :length]
+    return shown
+
+
+def _cu_seqlens(shape: tuple[int, ...], positions: Array | None) -> tuple[Array, int]:
+    if positions is None:
+        raise ValueError("return_cu_seqlens=True needs rows with positions; pack them with emit_positions=True")
+    begins = np.flatnonzero(positions.reshape(-1) == 0)
+    cu = np.append(begins, shape[0] * shape[1]).astype(np.int32)
+    return cu, int(np.diff(cu).max(initial=0))
+
+
+def _extra(batch: SampleBatch, name: str, length: int, full: int) -> Any:
+    if name not in batch.payload:
+        raise ValueError(f"the batch has no field {name!r}; it has {sorted(batch.payload)}")
+    value = batch.payload[name]
+    if isinstance(value, np.ndarray) and value.ndim >= 2 and value.shape[1] == full:
+        return value[:, :length]
+    return value
+
+
+def _renamed(out: dict[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
+    for old, new in renames.items():
+        if old not in out:
+            raise ValueError(f"rename_fields names {old!r}, which is not there; there are {sorted(out)}")
+        if new in out and new not in renames:
+            raise ValueError(f"renaming {old!r} to {new!r} would hide the field of that name")
+    if len(set(renames.values())) < len(renames):
+        raise ValueError(f"rename_fields gives one name twice: {sorted(renames.values())}")
+    return {renames.get(name, name): value for name, value in out.items()}
+
+
+def _tensors(out: dict[str, Any], dtype: Any) -> dict[str, Any]:
+    """NumPy to torch where torch is; token ids become int64 or what was asked for."""
+    try:
+        import torch
+    except ImportError:
+        wanted = np.int64 if dtype == "auto" else dtype
+        return {k: v.astype(wanted) if k in ("input_ids", "labels") else v for k, v in out.items()}
+    tensors = {}
+    for name, value in out.items():
+        if not isinstance(value, np.ndarray):
+            tensors[name] = value
+        elif name in ("input_ids", "labels"):
+            tensor = torch.from_numpy(value.astype(np.int64))
+            tensors[name] = tensor if dtype == "auto" else tensor.to(dtype)
+        else:
+            tensors[name] = torch.from_numpy(np.ascontiguousarray(value))
+    return tensors

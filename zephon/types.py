@@ -1,0 +1,145 @@
+"""The loader's vocabulary: what travels from the plan to the accumulators.
+
+Chunk      what to read: pieces of shards of one dataset            (from the plan)
+Columns    the documents of one chunk, a column per field            (reader and stages)
+Ragged     a column of variable-length rows: flat values and offsets (token ids and all that is aligned with them)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+
+
+class Address(NamedTuple):
+    """Where a document is: dataset name, shard name, row (a JSONL row is named by its byte offset)."""
+
+    dataset: str
+    shard: str
+    row: int
+
+    def __str__(self) -> str:
+        return f"dataset {self.dataset!r}, shard {self.shard!r}, row {self.row}"
+
+
+class Piece(NamedTuple):
+    """A half-open range of one shard, in the shard's units (bytes of content, or rows)."""
+
+    shard: int
+    start: int
+    stop: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chunk:
+    """The unit of planning and reading.
+
+    Args:
+        dataset: index of the dataset in its source.
+        epoch: which pass over the dataset this is, from 0.
+        index: which chunk of the dataset.
+        pieces: what to read, in order.
+        order_key: key of the permutation of the documents inside the chunk; None keeps them in order.
+    """
+
+    dataset: int
+    epoch: int
+    index: int
+    pieces: tuple[Piece, ...]
+    order_key: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ragged:
+    """Rows of different lengths: row i is ``values[offsets[i]:offsets[i + 1]]``; offsets is int64[n + 1] from 0."""
+
+    values: Array
+    offsets: IntArray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> Array:
+        return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def lengths(self) -> IntArray:
+        return np.diff(self.offsets)
+
+    def take(self, rows: IntArray) -> Ragged:
+        """The given rows in the given order, copied."""
+        lengths = self.lengths()[rows]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        source = np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Ragged(self.values[source], offsets)
+
+    @staticmethod
+    def of(rows: Sequence[Array], dtype: npt.DTypeLike = np.uint32) -> Ragged:
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        values = np.concatenate(rows).astype(dtype, copy=False) if rows else np.empty(0, dtype)
+        return Ragged(values, offsets)
+
+
+Column = list[Any] | Ragged | Array
+
+
+def take(column: Column, rows: IntArray) -> Column:
+    """Rows of a column, in the given order."""
+    if isinstance(column, list):
+        return [column[i] for i in rows.tolist()]
+    if isinstance(column, Ragged):
+        return column.take(rows)
+    return column[rows]
+
+
+@dataclasses.dataclass(slots=True)
+class Columns:
+    """The documents of one chunk.
+
+    A field is in ``fields`` as a column, or still inside ``records``, the decoded dicts, from which it is taken when a
+    stage asks for it; so that nobody pays for splitting records into columns that no stage reads.
+
+    Args:
+        dataset: index of the dataset.
+        shard, row: int64[n], each document's address.
+        records: one dict per document, or None when the format delivers columns.
+        fields: columns by name; they win over a record's field of the same name.
+    """
+
+    dataset: int
+    shard: IntArray
+    row: IntArray
+    records: list[dict[str, Any]] | None
+    fields: dict[str, Column] = dataclasses.field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def dicts(self) -> Iterator[dict[str, Any]]:
+        """Each document as one new dict."""
+        names = list(self.fields)
+        for i in range(len(self)):
+            document = dict(self.records[i]) if self.records is not None else {}
+            for name in names:
+                document[name] = self.fields[name][i]
+            yield document
+
+    def take(self, rows: IntArray) -> Columns:
+        return Columns(
+            self.dataset,
+            self.shard[rows],
+            self.row[rows],
+            None if self.records is None else [self.records[i] for i in rows.tolist()],
+            {name: take(column, rows) for name, column in self.fields.items()},
+        )
+
+
+Stage = Callable[[Columns], Columns]

@@ -1,0 +1,97 @@
+"""Mixtures: weights in tokens, and the low-discrepancy sequence of datasets that realizes them in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from zephon.errors import ConfigError
+
+TABLE = 1 << 14
+
+
+class MixtureSpec:
+    """Relative weights of datasets, in tokens.
+
+    Args:
+        weights: by dataset name; all positive, any sum.
+    """
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        bad = {name: weight for name, weight in weights.items() if not weight > 0}
+        if bad or not weights:
+            raise ConfigError(
+                f"mixture weights must be positive, got {bad or weights}",
+                follows="a dataset would never be read, or the shares would have no meaning",
+                remedy="leave a dataset out instead of giving it weight 0",
+            )
+        self.weights = dict(weights)
+
+    @property
+    def normalized(self) -> dict[str, float]:
+        total = sum(self.weights.values())
+        return {name: weight / total for name, weight in self.weights.items()}
+
+    def for_datasets(self, names: Sequence[str]) -> list[Fraction]:
+        """Weights in the order of the datasets. Raises ConfigError when the two sets of names differ."""
+        if set(names) != set(self.weights):
+            raise ConfigError(
+                f"the mixture names {sorted(self.weights)}, the datasets are {sorted(names)}",
+                follows="a dataset would have no share, or a share no dataset",
+                remedy="give every dataset a weight, and nothing else",
+            )
+        return [Fraction(self.weights[name]) for name in names]
+
+    def __repr__(self) -> str:
+        return f"MixtureSpec({self.weights})"
+
+
+class Interleaving:
+    """An endless sequence of datasets with given frequencies, by closed form and in even order.
+
+    Dataset d gets c_d of the ``TABLE`` places of one period; its j-th place is the (j + 1/2) / c_d part of the period,
+    and all places are sorted. So after any number of steps each dataset has its share to within a chunk or two, and
+    both "which dataset is number g" and "how many of dataset d came before g" are a table look-up.
+    """
+
+    def __init__(self, frequencies: Sequence[Fraction]) -> None:
+        self.counts = apportion(frequencies, TABLE)
+        keys, owners = [], []
+        for dataset, count in enumerate(self.counts):
+            if count:
+                keys.append((2 * np.arange(count, dtype=np.int64) + 1) * (1 << 40) // count)
+                owners.append(np.full(count, dataset, np.int64))
+        order = np.lexsort((np.concatenate(owners), np.concatenate(keys)))
+        self._table = np.concatenate(owners)[order]
+        self._places = [np.flatnonzero(self._table == dataset) for dataset in range(len(self.counts))]
+
+    def dataset(self, g: int) -> int:
+        return int(self._table[g % TABLE])
+
+    def before(self, g: int, dataset: int) -> int:
+        """How many of the first g belong to the dataset."""
+        period, place = divmod(g, TABLE)
+        return period * self.counts[dataset] + int(np.searchsorted(self._places[dataset], place))
+
+    def place(self, n: int, dataset: int) -> int:
+        """Where the n-th (from 0) of the dataset is: the inverse of `before`."""
+        period, index = divmod(n, self.counts[dataset])
+        return period * TABLE + int(self._places[dataset][index])
+
+
+def apportion(frequencies: Sequence[Fraction], total: int) -> list[int]:
+    """Whole numbers in the ratio of the frequencies, with the given sum (largest remainders); nobody gets zero."""
+    whole = sum(frequencies)
+    shares = [frequency * total / whole for frequency in frequencies]
+    counts = [max(1, int(share)) if share else 0 for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda d: (int(shares[d]) - shares[d], d))
+    turn = 0
+    while sum(counts) != total:
+        step = 1 if sum(counts) < total else -1
+        chosen = by_remainder[turn % len(counts)] if step > 0 else max(range(len(counts)), key=lambda d: counts[d])
+        if shares[chosen]:
+            counts[chosen] += step
+        turn += 1
+    return counts

@@ -1,0 +1,292 @@
+"""The plan: lane and position in, chunk out. Nothing is enumerated and nothing is remembered.
+
+Global chunk g belongs to a dataset by a closed form (`Interleaving`), and is that dataset's n-th visit, n being the
+number of its chunks before g. Every L consecutive global chunks are a block, dealt to the L lanes by a permutation of
+that block, so that no rhythm of the mixture locks onto a lane:
+
+    g         0  1  2  3 | 4  5  6  7 | ...        chunk(lane, k): g = k L + permutation_k(lane)
+    dataset   A  B  A  A | B  A  A  A | ...
+    lane      2  0  3  1 | 1  3  0  2 | ...
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Protocol
+
+from zephon.errors import ConfigError, nearest
+from zephon.io.dataset import Dataset
+from zephon.seeds import derive, permutation
+from zephon.types import Chunk, IntArray
+from zephon.work.chunks import ChunkOrder
+from zephon.work.mixture import Interleaving, MixtureSpec
+from zephon.work.tokens import Counts, TokenEstimation
+
+POLICIES = ("repeat", "stop", "redistribute")
+_UNSET: Any = object()
+
+
+class Plan(Protocol):
+    """A source, calibrated and dealt to a number of lanes."""
+
+    def chunk(self, lane: int, position: int) -> Chunk | None:
+        """The chunk at a position of a lane; None when the lane has ended. Costs the same at every position."""
+        ...
+
+
+class WorkSource(Protocol):
+    """What a pipeline reads from."""
+
+    @property
+    def datasets(self) -> Sequence[Dataset]: ...
+
+    @property
+    def estimation(self) -> TokenEstimation | None:
+        """What must be measured before planning; None when nothing must be."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """All that defines the order, as plain values: part of the stream's fingerprint."""
+        ...
+
+    def sample(self, dataset: int) -> list[Chunk]:
+        """Chunks to measure a dataset on, the same everywhere."""
+        ...
+
+    def plan(self, lanes: int, measured: Counts | None = None) -> Plan: ...
+
+
+class StaticMixtureWorkSource:
+    """Datasets in a fixed mixture.
+
+    Args:
+        datasets: at least one, with different names.
+        mixture: relative weights in tokens, a `MixtureSpec` or a mapping; None means in proportion to size.
+        seed: of the order.
+        shuffle_shards: visit the chunks of each pass in a permuted order.
+        shuffle_within_shard: permute the documents inside each chunk.
+        exhausted_policy: "repeat" (never ends), "stop" (ends when any dataset cannot supply its next chunk) or
+            "redistribute" (ends when all are used up). Without it and the next two, the source ends when every dataset
+            has completed one pass, the others repeating meanwhile.
+        reshuffle_on_repeat: whether each pass has an order of its own.
+        max_repeats: ends when a dataset would need more than this many repeats after its first pass.
+        stop_after_passes: ends when every dataset has completed this many passes.
+        token_estimation: where tokens per byte come from.
+        chunk_bytes: length of a chunk, in bytes of stored text.
+
+    Raises:
+        ConfigError: contradictory or unknown settings, names that differ between mixture and datasets, or one
+            dataset given twice under different names.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[Dataset],
+        mixture: MixtureSpec | Mapping[str, float] | None = None,
+        seed: int = 0,
+        shuffle_shards: bool = True,
+        shuffle_within_shard: bool = False,
+        exhausted_policy: str | None = None,
+        reshuffle_on_repeat: bool = True,
+        max_repeats: int | None = None,
+        stop_after_passes: int = _UNSET,
+        token_estimation: TokenEstimation | None = None,
+        chunk_bytes: int = 262144,
+    ) -> None:
+        self.datasets = tuple(datasets)
+        names = [dataset.name for dataset in self.datasets]
+        _check_datasets(self.datasets)
+        passes = None if stop_after_passes is _UNSET else stop_after_passes
+        _check_policy(exhausted_policy, max_repeats, passes)
+        if chunk_bytes < 1:
+            raise ConfigError(f"chunk_bytes={chunk_bytes}", follows="no chunk would hold a document", remedy="use 262144")
+        self.mixture = mixture if isinstance(mixture, MixtureSpec) or mixture is None else MixtureSpec(mixture)
+        self._weights = self.mixture.for_datasets(names) if self.mixture else None
+        self.chunk_bytes = chunk_bytes
+        self._policy = exhausted_policy
+        self._passes = passes
+        self._max_repeats = max_repeats
+        self._seed = seed
+        self._estimation = token_estimation or TokenEstimation()
+        self._orders = [
+            ChunkOrder(
+                dataset,
+                index=index,
+                chunk_bytes=chunk_bytes,
+                seed=seed,
+                shuffle_chunks=shuffle_shards,
+                shuffle_documents=shuffle_within_shard,
+                reshuffle=reshuffle_on_repeat,
+            )
+            for index, dataset in enumerate(self.datasets)
+        ]
+        self._described = {
+            "seed": seed,
+            "shuffle_chunks": shuffle_shards,
+            "shuffle_documents": shuffle_within_shard,
+            "exhausted": exhausted_policy,
+            "reshuffle_on_repeat": reshuffle_on_repeat,
+            "max_repeats": max_repeats,
+            "stop_after_passes": passes,
+            "chunk_bytes": chunk_bytes,
+        }
+
+    @property
+    def estimation(self) -> TokenEstimation | None:
+        needed = self._weights is not None and len(self.datasets) > 1 and self._estimation.measures
+        return self._estimation if needed else None
+
+    def describe(self) -> dict[str, Any]:
+        mixture = None if self.mixture is None else {name: str(Fraction(w)) for name, w in self.mixture.weights.items()}
+        datasets = {dataset.name: dataset.identity for dataset in self.datasets}
+        return {**self._described, "datasets": datasets, "order": list(datasets), "mixture": mixture}
+
+    def sample(self, dataset: int) -> list[Chunk]:
+        """Up to eight chunks, evenly spread over the dataset and in stored order."""
+        order = self._orders[dataset]
+        count = min(8, order.count)
+        indexes = [i * order.count // count for i in range(count)]
+        return [Chunk(dataset, 0, index, order.pieces(index)) for index in indexes]
+
+    def plan(self, lanes: int, measured: Counts | None = None) -> StaticMixturePlan:
+        """Deals the source to lanes. ``measured`` is what calibration counted, or None to use the primer."""
+        frequencies = [self._frequency(index, measured) for index in range(len(self.datasets))]
+        return StaticMixturePlan(
+            self._orders, frequencies, lanes, derive(self._seed, "lanes"), self._policy, self._passes, self._max_repeats
+        )
+
+    def _frequency(self, index: int, measured: Counts | None) -> Fraction:
+        order, dataset = self._orders[index], self.datasets[index]
+        if self._weights is None or len(self.datasets) == 1:
+            return Fraction(order.count)
+        tokens, size = (measured or {}).get(dataset.name, (0, 0))
+        per_byte = Fraction(tokens, size) if tokens and size else Fraction(self._estimation.primed(dataset.name))
+        return self._weights[index] / (per_byte * Fraction(dataset.size, order.count))
+
+
+class StaticMixturePlan:
+    """See `StaticMixtureWorkSource`; made by its ``plan``."""
+
+    def __init__(
+        self,
+        orders: Sequence[ChunkOrder],
+        frequencies: Sequence[Fraction],
+        lanes: int,
+        key: int,
+        policy: str | None,
+        passes: int | None,
+        max_repeats: int | None,
+    ) -> None:
+        self.lanes = lanes
+        self._orders = orders
+        self._key = key
+        self._segments = _segments(orders, frequencies, policy, passes, max_repeats)
+        self._deal = functools.lru_cache(maxsize=64)(self._deal_block)
+
+    @property
+    def total(self) -> int | None:
+        """Number of chunks until the source ends; None when it never does."""
+        return self._segments[-1].stop
+
+    def shares(self) -> list[float]:
+        """Each dataset's part of the chunks, at the start."""
+        counts = self._segments[0].interleaving.counts
+        return [count / sum(counts) for count in counts]
+
+    def chunk(self, lane: int, position: int) -> Chunk | None:
+        g = position * self.lanes + int(self._deal(position)[lane])
+        segment = next((s for s in self._segments if s.stop is None or g < s.stop), None)
+        if segment is None:
+            return None
+        dataset = segment.interleaving.dataset(g - segment.start)
+        visit = segment.base[dataset] + segment.interleaving.before(g - segment.start, dataset)
+        return self._orders[dataset].chunk(visit)
+
+    def _deal_block(self, block: int) -> IntArray:
+        return permutation(derive(self._key, block), self.lanes)
+
+
+class _Segment:
+    """A stretch [start, stop) of global chunks with one interleaving; ``base`` counts what came before it."""
+
+    def __init__(self, start: int, stop: int | None, interleaving: Interleaving, base: list[int]) -> None:
+        self.start, self.stop, self.interleaving, self.base = start, stop, interleaving, base
+
+
+def _segments(
+    orders: Sequence[ChunkOrder],
+    frequencies: Sequence[Fraction],
+    policy: str | None,
+    passes: int | None,
+    max_repeats: int | None,
+) -> list[_Segment]:
+    interleaving = Interleaving(frequencies)
+    none_yet = [0] * len(orders)
+    if policy == "redistribute":
+        return _redistributed(orders, frequencies)
+    if policy == "repeat" and max_repeats is None:
+        return [_Segment(0, None, interleaving, none_yet)]
+    if policy == "stop" or max_repeats is not None:
+        allowed = 1 + (max_repeats or 0)
+        stop = min(interleaving.place(order.count * allowed, d) for d, order in enumerate(orders))
+    else:
+        stop = max(interleaving.place(order.count * (passes or 1) - 1, d) + 1 for d, order in enumerate(orders))
+    return [_Segment(0, stop, interleaving, none_yet)]
+
+
+def _redistributed(orders: Sequence[ChunkOrder], frequencies: Sequence[Fraction]) -> list[_Segment]:
+    left = dict(enumerate(order.count for order in orders))
+    segments: list[_Segment] = []
+    start, base = 0, [0] * len(orders)
+    while left:
+        interleaving = Interleaving([f if d in left else Fraction(0) for d, f in enumerate(frequencies)])
+        length = min(interleaving.place(n - 1, d) + 1 for d, n in left.items())
+        segments.append(_Segment(start, start + length, interleaving, list(base)))
+        for dataset in list(left):
+            taken = interleaving.before(length, dataset)
+            base[dataset] += taken
+            left[dataset] -= taken
+            if left[dataset] == 0:
+                del left[dataset]
+        start += length
+    return segments
+
+
+def _check_policy(policy: str | None, max_repeats: int | None, passes: int | None) -> None:
+    if policy is not None and policy not in POLICIES:
+        raise ConfigError(
+            f"exhausted_policy={policy!r} is not a policy",
+            follows="the end would be undefined",
+            remedy=nearest(policy, POLICIES),
+        )
+    if passes is not None and (policy == "stop" or max_repeats is not None):
+        raise ConfigError(
+            f"stop_after_passes={passes} together with " + ("exhausted_policy='stop'" if policy == "stop" else "max_repeats"),
+            follows="two rules would each decide when the source ends",
+            remedy="keep one of them",
+        )
+
+
+def _check_datasets(datasets: Sequence[Dataset]) -> None:
+    if not datasets:
+        raise ConfigError("no dataset was given", follows="there would be nothing to read", remedy="give at least one Dataset")
+    names = [dataset.name for dataset in datasets]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"the name {twice[0]!r} stands for {names.count(twice[0])} datasets",
+            follows="mixture weights and errors could not tell them apart",
+            remedy="give each dataset a name of its own",
+        )
+    places: dict[tuple[str, str, int], str] = {}
+    for dataset in datasets:
+        place = (dataset.identity, dataset.root, id(dataset.memory) if dataset.memory else 0)
+        if place in places:
+            raise ConfigError(
+                f"{places[place]!r} and {dataset.name!r} are the same data",
+                follows="every document would count twice in the mixture, unseen",
+                remedy="list it once with the sum of the weights",
+            )
+        places[place] = dataset.name
