@@ -13,13 +13,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import json
+import math
 import re
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from zephon.agent.entry import read_spec
 from zephon.agent.events import EventLog
 from zephon.agent.membership import Action, Assign, Finish, Membership, Regroup, Release, Rules
 from zephon.rundir import RunDir
@@ -143,6 +146,8 @@ class Coordinator:
                 # It missed the order to stop while it was away, frozen or cut off.
                 self._tell(name, kind="regroup", generation=generation, reason="lost contact", drain=False)
             self.events.write("node_hello", node=name, pid=message.get("pid"), host=message.get("host"))
+            if members.finished is not None:  # a lingering coordinator tells latecomers how the job ended
+                self._tell(name, kind="finish", status=members.finished.status, cause=members.finished.cause)
         elif kind == "ready":
             members.ready(name, now, store=message["store"])
             self.events.write("node_ready", node=name)
@@ -213,12 +218,16 @@ def newest_checkpoint(rundir: RunDir) -> int:
 
 async def _main(arguments: argparse.Namespace) -> int:
     rundir = RunDir(arguments.run)
-    spec = RunSpec.from_dict(rundir.read_json("attempts", RunDir.attempt_name(arguments.attempt), "spec.json"))
+    spec = read_spec(rundir, arguments.attempt)
     coordinator = Coordinator(rundir, arguments.attempt, spec, expected=arguments.nodes)
+    if arguments.linger:
+        coordinator.membership.rules = dataclasses.replace(coordinator.membership.rules, join_timeout_s=math.inf)
     await coordinator.start(arguments.host, arguments.port)
     print(f"coordinator of {arguments.run} attempt {arguments.attempt} on {arguments.host}:{coordinator.port}", flush=True)
     finished = await coordinator.run()
     print(f"finished with status {finished.status}: {finished.cause}", flush=True)
+    if arguments.linger:
+        await asyncio.Event().wait()
     await coordinator.close()
     return finished.status
 
@@ -230,6 +239,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--nnodes", required=True, help="MIN:MAX; the spec's own range is the authority")
     parser.add_argument("--procs", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=None, help="how many nodes the first generation waits for")
+    parser.add_argument(
+        "--linger",
+        action="store_true",
+        help="wait for nodes without end and stay after the job has ended, until killed: for a keeper that restarts what exits",
+    )
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=29400)
     return asyncio.run(_main(parser.parse_args(argv)))

@@ -1,6 +1,7 @@
 """The agent's entry point: one node of an elastic job, from its arguments to its exit status.
 
-Exit status: 0 the job is done, 65 configuration or contract error, 143 asked to leave (after draining), 1 failed.
+Exit status: 0 the job is done, 65 configuration or contract error, 70 the job has failed for good (the coordinator has
+decided so: starting this agent again is no use), 143 asked to leave (after draining), 1 this agent failed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from zephon.spec import RunSpec
 if TYPE_CHECKING:
     from zephon.agent.node import NodeConfig
     from zephon.agent.warm import WarmServer
+
+FAILED_FOR_GOOD = 70
 
 # What torch imports late, in every process again: the constructor of DDP alone brings in 900 modules.
 _PRELOAD = (
@@ -120,7 +123,7 @@ def _serve(arguments: argparse.Namespace, spec: RunSpec, server: WarmServer, lea
     finally:
         link.close()
     if link.finished is not None:
-        return int(link.finished["status"])
+        return FAILED_FOR_GOOD if link.finished["status"] == 1 else int(link.finished["status"])
     return 143
 
 
