@@ -23,7 +23,8 @@ from zephon.launch.schedulers.k8s.overlay import apply_overlay, changes
 from zephon.launch.schedulers.k8s.pod import Json, coordinator_template, labels, node_template, selector
 
 COORDINATOR_MODULE = "zephon.agent.coordinator"
-CONTRACT_EXIT, DRAINED_EXITS = 65, (75, 143)
+# What the agent's exit status means is written in zephon/agent/entry.py.
+FINAL_EXITS, DRAINED_EXITS = (65, 70), (75, 143)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,13 +106,13 @@ def _job(facts: JobFacts, options: KubernetesOptions) -> Json:
 
 
 def _failure_rules() -> list[Json]:
-    """First match wins: a wrong configuration ends the Job, a disruption or a drain costs nothing, the rest is counted."""
+    """First match wins: a final verdict ends the Job, a disruption or a drain costs nothing, the rest is counted."""
 
     def exit_codes(action: str, *codes: int) -> Json:
         return {"action": action, "onExitCodes": {"containerName": "main", "operator": "In", "values": list(codes)}}
 
     return [
-        exit_codes("FailJob", CONTRACT_EXIT),
+        exit_codes("FailJob", *FINAL_EXITS),
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         exit_codes("Ignore", *DRAINED_EXITS),
     ]
@@ -146,7 +147,7 @@ def _coordinator(facts: JobFacts, options: KubernetesOptions) -> Json:
     for flag in ("--run", "--attempt", "--nnodes", "--procs"):
         if (value := facts.argument(flag)) is not None:
             command += [flag, value]
-    command += ["--host", "0.0.0.0", "--port", str(options.coordinator_port)]
+    command += ["--nodes", str(facts.nodes), "--linger", "--host", "0.0.0.0", "--port", str(options.coordinator_port)]
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

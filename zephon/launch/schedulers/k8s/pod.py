@@ -43,7 +43,7 @@ def grace_s(facts: JobFacts, options: KubernetesOptions) -> int:
 def node_template(facts: JobFacts, options: KubernetesOptions) -> Json:
     """The template of the Indexed Job's pods."""
     # Identity first: Kubernetes resolves $(NAME) only from variables above.
-    identity = {"ZEPHON_NODE": "$(POD_NAME).$(POD_UID)", "ZEPHON_ENDPOINT": endpoint(facts, options)}
+    identity = {"ZEPHON_NODE": "$(POD_NAME)@$(POD_UID)", "ZEPHON_ENDPOINT": endpoint(facts, options)}
     container = _container(
         facts,
         options,

@@ -143,7 +143,12 @@ def _ended(ended: Mapping[str, Any]) -> str:
         return (
             f"killed for memory or by force (exit code {code}, {ended.get('reason', '')}): ask for more memory_mb if OOMKilled"
         )
-    known = {65: "configuration or contract error", 75: "drained for a resize", 143: "drained on request"}
+    known = {
+        65: "configuration or contract error",
+        70: "the job has failed for good",
+        75: "drained for a resize",
+        143: "drained on request",
+    }
     last = (ended.get("message") or "").strip().splitlines()[-1:]
     return f"exit code {code} ({known.get(int(code or 0), 'crash')})" + (f": {last[0]}" if last else "")
 
