@@ -69,8 +69,9 @@ def _composed(words: Sequence[str], config_dir: str | None) -> Composed:
     overrides = [f"{_GROUP}@_global_={experiment}"] if experiment else []
     overrides += [to_hydra(word, groups) for word in rest if not below_mapping(word)]
     tree, choices = _compose(overrides, config_dir)
-    tree = OmegaConf.merge(tree, *[to_tree(word) for word in rest if below_mapping(word)])
-    assert isinstance(tree, DictConfig)
+    if late := [to_tree(word) for word in rest if below_mapping(word)]:
+        OmegaConf.set_struct(tree, False)
+        tree.merge_with(*late)
     if OmegaConf.is_missing(tree, "name") and stem:
         tree.name = stem
     spec = RunSpec.from_dict(_resolved(tree))

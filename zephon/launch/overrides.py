@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException
 
 from zephon.errors import ConfigError, nearest
 from zephon.launch.schema import is_group, is_mapping, kind_at
@@ -164,7 +164,7 @@ def _quoted(text: str) -> bool:
 def _parses(text: str) -> bool:
     try:
         parsed = OverridesParser.create().parse_override(text)
-    except OverrideParseException:
+    except HydraException:
         return False
     return not parsed.is_sweep_override()
 
@@ -172,7 +172,7 @@ def _parses(text: str) -> bool:
 def _readable(word: Word, text: str, sweep: bool) -> str:
     try:
         parsed = OverridesParser.create().parse_override(text)
-    except OverrideParseException as error:
+    except HydraException as error:
         raise _unreadable(word) from error
     if parsed.is_sweep_override() and not sweep:
         raise ConfigError(

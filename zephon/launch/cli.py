@@ -1,0 +1,67 @@
+"""The command line: ``python -m zephon.launch [verb] ...`` and the console script ``zephon``.
+
+Exit status: 0 done, 1 the job failed, 2 a ledger or a health check disagrees, 65 configuration or contract, 143 stopped.
+Ctrl-C in a foreground ``run`` drains: the step is finished and saved, and the line to resume with is printed; a second
+Ctrl-C leaves at once and the drain goes on in the background. A closed terminal leaves the run running.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+
+from zephon.errors import ContractError, ZephonError
+from zephon.launch.arguments import Arguments, parse
+from zephon.launch.help import help_text
+
+Verb = Callable[[Arguments, Console], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status."""
+    console = Console(soft_wrap=True)
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        arguments = parse(words)
+        if arguments.has("--help"):
+            console.print(help_text(arguments.flags.get("--config-dir")), markup=False, highlight=False)
+            return 0
+        if arguments.has("--version"):
+            from zephon.launch.environment import version_line
+
+            console.print(version_line(), markup=False, highlight=False)
+            return 0
+        return _verb(arguments.verb)(arguments, console)
+    except ZephonError as error:
+        show_error(error)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `zephon logs | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def show_error(error: ZephonError) -> None:
+    """Three parts on stderr; a contract's differences as a table."""
+    console = Console(stderr=True, soft_wrap=True)
+    found = getattr(error, "differences", None)
+    if isinstance(error, ContractError) and found:
+        from zephon.launch.plan import difference_table
+
+        console.print(difference_table(found))
+    console.print("error:", style="bold red", end=" ")
+    console.print(str(error), markup=False, highlight=False)
+    for note in getattr(error, "__notes__", []):
+        console.print(f"  {note}", markup=False, highlight=False)
+
+
+def _verb(name: str) -> Verb:
+    from zephon.launch import verbs
+
+    found: Verb = getattr(verbs, name if name != "list" else "list_runs")
+    return found

@@ -1,0 +1,119 @@
+"""The contract: what a run has promised, compared at every resume and rescale.
+
+    pinned     a difference is refused; ``fork=NAME`` starts a new run with it
+    guarded    a difference is refused unless its field is named in ``allow=[...]``; then it is recorded
+    free       never looked at
+
+``contract.json`` holds the pinned and guarded values of the first start, what was allowed since, and the parent of a fork.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from zephon.errors import ConfigError, ContractError, nearest
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+
+VERSION = 1
+NOT_SET = "(not set)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One field that differs between the run and what is asked for now."""
+
+    kind: Literal["pinned", "guarded"]
+    field: str
+    run: Any
+    now: Any
+
+
+def contract_of(spec: RunSpec, *, parent: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The contract of a first start."""
+    made = {"version": VERSION, "pinned": spec.fields_of("pinned"), "guarded": spec.fields_of("guarded"), "allowed": []}
+    if parent is not None:
+        made["parent"] = dict(parent)
+    return json.loads(json.dumps(made))  # type: ignore[no-any-return] - tuples become lists, as they do on disk
+
+
+def differences(contract: Mapping[str, Any], spec: RunSpec) -> list[Difference]:
+    """All pinned and guarded fields that differ, pinned ones first, by name."""
+    now = contract_of(spec)
+    found = []
+    kinds: tuple[Literal["pinned", "guarded"], ...] = ("pinned", "guarded")
+    for kind in kinds:
+        old, new = contract[kind], now[kind]
+        for field in sorted(old.keys() | new.keys()):
+            before, after = old.get(field, NOT_SET), new.get(field, NOT_SET)
+            if before != after:
+                found.append(Difference(kind, field, before, after))
+    return found
+
+
+def check(contract: Mapping[str, Any], spec: RunSpec, *, allow: Sequence[str] = (), run: str) -> list[Difference]:
+    """The guarded differences that ``allow`` lets through.
+
+    Raises:
+        ContractError: a pinned field differs, or a guarded one that is not allowed.
+        ConfigError: ``allow`` names something that is no guarded field.
+    """
+    found = differences(contract, spec)
+    guarded = spec.fields_of("guarded")
+    for name in allow:
+        if not any(_covers(name, field) for field in guarded):
+            pinned = any(_covers(name, field) for field in spec.fields_of("pinned"))
+            raise ConfigError(
+                f"allow=[{name}]: " + ("the field is pinned" if pinned else "there is no guarded field of that name"),
+                follows="a change of it would alter the data of later steps" if pinned else "the word would have no effect",
+                remedy="start a new run from the checkpoint with fork=NAME" if pinned else nearest(name, guarded),
+            )
+    refused = [d for d in found if d.kind == "pinned" or not any(_covers(name, d.field) for name in allow)]
+    if refused:
+        raise _refusal(refused, run)
+    return found
+
+
+def _covers(name: str, field: str) -> bool:
+    return field == name or field.startswith(name + ".")
+
+
+def _refusal(refused: list[Difference], run: str) -> ContractError:
+    pinned = [d for d in refused if d.kind == "pinned"]
+    lines = "; ".join(f"{d.field} is {shown(d.run)} in the run and {shown(d.now)} now" for d in refused)
+    restore = " ".join(f"{d.field}={_plain(d.run)}" for d in refused if d.run != NOT_SET)
+    names = ",".join(d.field for d in refused)
+    ways = [f"restore the value ({restore})" if restore else "leave the field out"]
+    if not pinned:
+        ways.append(f"allow it with allow=[{names}]")
+    ways.append("or start a new run from its checkpoint with fork=NEW_NAME")
+    error = ContractError(
+        f"{run}: {lines}",
+        follows="later steps would be trained on other data than the run has promised"
+        if pinned
+        else "later steps would train another model or by another rule than the run has promised",
+        remedy=", ".join(ways),
+    )
+    error.differences = refused  # type: ignore[attr-defined]
+    return error
+
+
+def shown(value: Any) -> str:
+    return value if value == NOT_SET else json.dumps(value, ensure_ascii=False)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def record(rundir: RunDir, contract: dict[str, Any], spec: RunSpec, allowed: list[Difference], *, attempt: int) -> None:
+    """Writes the contract after a start: the guarded values now in force, and what was allowed when."""
+    if allowed:
+        contract["guarded"] = contract_of(spec)["guarded"]
+        entries = [{**dataclasses.asdict(d), "attempt": attempt, "time": time.time()} for d in allowed]
+        contract["allowed"] = [*contract.get("allowed", []), *entries]
+    rundir.write_json("contract.json", data=contract)

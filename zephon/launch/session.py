@@ -1,0 +1,305 @@
+"""The verbs as functions: start, resume, rescale, stop. The command line is a thin layer over this module.
+
+start(composed)  ->  contract check -> attempt directory -> AppDef -> TorchX Runner -> Started
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torchx.runner import Runner
+from torchx.specs import AppDef, AppDryRunInfo
+
+from zephon.agent.coordinator import newest_checkpoint
+from zephon.agent.events import EventLog
+from zephon.errors import ConfigError, nearest
+from zephon.launch import contract as contracts
+from zephon.launch.appdef import DEFAULT_WORKER, app_def
+from zephon.launch.compose import check
+from zephon.launch.environment import environment
+from zephon.launch.lease import Lease
+from zephon.launch.overrides import split, to_tree
+from zephon.launch.schedulers import local
+from zephon.launch.schema import is_group
+from zephon.launch.status import LIVE, RunStatus, absolute, look
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Started:
+    """What a start did: ``handle`` is TorchX's, None when nothing was submitted because the run is finished."""
+
+    rundir: RunDir
+    attempt: int
+    handle: str | None
+    resumed_at: int
+    note: str = ""
+
+
+def runner() -> Runner:
+    """TorchX with our two schedulers and nothing else; no entry points are read."""
+    return Runner("zephon", {"local": local.create_scheduler, "kubernetes": _kubernetes})
+
+
+def _kubernetes(session_name: str, **kwargs: Any) -> Any:
+    from zephon.launch.schedulers.kubernetes import create_scheduler
+
+    return create_scheduler(session_name, **kwargs)
+
+
+def scheduler_of(spec: RunSpec) -> str:
+    """The scheduler's name, checked."""
+    known = ("local", "kubernetes")
+    if spec.scheduler.name not in known:
+        raise ConfigError(
+            f"scheduler.name={spec.scheduler.name!r} is not a scheduler",
+            follows="the job could not be submitted",
+            remedy=nearest(spec.scheduler.name, known),
+        )
+    return spec.scheduler.name
+
+
+def rundir_of(spec: RunSpec) -> RunDir:
+    return RunDir(absolute(f"{spec.runs.rstrip('/')}/{spec.name}"))
+
+
+def start(
+    spec: RunSpec,
+    *,
+    words: Sequence[str] = (),
+    choices: Mapping[str, str] | None = None,
+    allow: Sequence[str] = (),
+    fork: str | None = None,
+    worker: str = DEFAULT_WORKER,
+) -> Started:
+    """Starts a run, or goes on with it where a run of this name and contract exists.
+
+    Args:
+        spec: the experiment.
+        words, choices: what was typed and chosen, for the record.
+        allow: guarded fields that may differ from the run's.
+        fork: name of a new run that starts from this run's newest checkpoint with the changes.
+        worker: module that each worker runs.
+
+    Raises:
+        ContractError: a promise of the run would be broken.
+        ConfigError: the run is held by another process, or anything in the spec cannot work.
+    """
+    check(spec)
+    scheduler_of(spec)
+    parent = None
+    if fork is not None:
+        spec, parent = _forked(spec, fork)
+        check(spec)
+    rundir = rundir_of(spec)
+    contract, allowed = _contract(rundir, spec, allow, parent)
+    done = newest_checkpoint(rundir)
+    if done >= spec.trainer.steps:
+        attempts = rundir.attempts()
+        note = f"{spec.name} is finished: all {spec.trainer.steps} steps are done; nothing was started"
+        return Started(rundir=rundir, attempt=attempts[-1] if attempts else 0, handle=None, resumed_at=done, note=note)
+    lease = Lease(rundir, holder=f"launcher of {spec.name}")
+    lease.take()
+    try:
+        attempt = _new_attempt(rundir, spec, environment(words, choices or {}))
+        contracts.record(rundir, contract, spec, allowed, attempt=attempt)
+        if not rundir.exists("spec.json"):
+            rundir.write_json("spec.json", data=spec.to_dict())
+        EventLog(rundir, attempt, "launcher").write("start", nodes=spec.nodes, resumed_at=max(done, 0), sha256=spec.sha256())
+        handle = _submit(spec, rundir, attempt, worker, lease)
+    except BaseException:
+        lease.release()
+        raise
+    return Started(rundir=rundir, attempt=attempt, handle=handle, resumed_at=max(done, 0))
+
+
+def job(spec: RunSpec, rundir: RunDir, attempt: int, worker: str = DEFAULT_WORKER) -> AppDef:
+    """The AppDef of an attempt."""
+    return app_def(spec, run=rundir.url, attempt=attempt, worker=worker)
+
+
+def dryrun(spec: RunSpec, rundir: RunDir, attempt: int, worker: str = DEFAULT_WORKER) -> AppDryRunInfo[Any, Any]:
+    """Exactly what a submit would send."""
+    with runner() as torchx:
+        return torchx.dryrun(job(spec, rundir, attempt, worker), scheduler_of(spec), options(spec))
+
+
+def options(spec: RunSpec) -> dict[str, Any]:
+    """The scheduler's own options; ours about the node (cpu, gpu, memory_mb, image) are in the AppDef."""
+    found = dict(spec.scheduler.options)
+    if spec.scheduler.name == "local":
+        for name in ("cpu", "gpu", "memory_mb", "image"):
+            found.pop(name, None)
+        known = {field.name for field in dataclasses.fields(local.LocalOpts)} - {"_extra_cfg", "lease"}
+        for name in found:
+            if name not in known:
+                raise ConfigError(
+                    f"scheduler.options.{name} is not an option of scheduler=local",
+                    follows="the setting would have no effect",
+                    remedy=nearest(name, known),
+                )
+    return found
+
+
+def _submit(spec: RunSpec, rundir: RunDir, attempt: int, worker: str, lease: Lease) -> str:
+    config = options(spec)
+    name = scheduler_of(spec)
+    if name == "local":
+        config["lease"] = lease.token
+    with runner() as torchx:
+        info = torchx.dryrun(job(spec, rundir, attempt, worker), name, config)
+        handle = str(torchx.schedule(info))
+    if name != "local":
+        lease.release()  # the job on the cluster is its own holder; a laptop's clock must not be
+    where = ("attempts", RunDir.attempt_name(attempt))
+    rundir.write_json(*where, "handle.json", data={"scheduler": name, "handle": handle, "worker": worker, "time": time.time()})
+    return handle
+
+
+def _contract(
+    rundir: RunDir, spec: RunSpec, allow: Sequence[str], parent: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], list[contracts.Difference]]:
+    if not rundir.exists("contract.json"):
+        return contracts.contract_of(spec, parent=parent), []
+    if parent is not None:
+        raise ConfigError(
+            f"fork={spec.name}: a run of that name exists",
+            follows="two runs would share one directory",
+            remedy="choose another name",
+        )
+    contract = rundir.read_json("contract.json")
+    allowed = contracts.check(contract, spec, allow=allow, run=spec.name)
+    return contract, allowed
+
+
+def _new_attempt(rundir: RunDir, spec: RunSpec, record: Mapping[str, Any]) -> int:
+    attempt = max(rundir.attempts(), default=0) + 1
+    while not rundir.create("attempts", RunDir.attempt_name(attempt), "spec.json", data=spec.to_dict()):
+        attempt += 1
+    rundir.write_json("attempts", RunDir.attempt_name(attempt), "environment.json", data=record)
+    return attempt
+
+
+def _forked(spec: RunSpec, name: str) -> tuple[RunSpec, dict[str, Any]]:
+    """The spec of a fork and the record of its parent."""
+    parent = rundir_of(spec)
+    step = newest_checkpoint(parent)
+    if step < 0:
+        raise ConfigError(
+            f"fork={name}: {parent.url} has no complete checkpoint",
+            follows="there would be nothing to start from",
+            remedy="start a new run under another name: name=NAME",
+        )
+    checkpoint = parent.path("checkpoints", f"step-{step:08d}")
+    changed = contracts.differences(parent.read_json("contract.json"), spec)
+    record = {"run": parent.url, "step": step, "changes": [dataclasses.asdict(d) for d in changed]}
+    model = dataclasses.replace(spec.model, init_from=checkpoint)
+    return dataclasses.replace(spec, name=name, model=model), record
+
+
+def stored_spec(rundir: RunDir) -> RunSpec:
+    """The spec of the newest attempt: the record is enough, no config folder is needed."""
+    attempt = rundir.attempts()[-1]
+    return RunSpec.from_dict(rundir.read_json("attempts", RunDir.attempt_name(attempt), "spec.json"))
+
+
+def changed(spec: RunSpec, words: Sequence[str]) -> RunSpec:
+    """The spec with ``key=value`` words applied."""
+    tree = spec.to_dict()
+    for text in words:
+        word = split(text)
+        if word.prefix or is_group(word.key):
+            raise ConfigError(
+                f"{text!r} cannot change a stored experiment",
+                follows="its config groups are not composed again",
+                remedy="set single fields: KEY.FIELD=VALUE",
+            )
+        _graft(tree, to_tree(word))
+    return RunSpec.from_dict(json.loads(json.dumps(tree)))
+
+
+def _graft(tree: dict[str, Any], branch: Mapping[str, Any]) -> None:
+    for key, value in branch.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
+            _graft(tree[key], value)
+        else:
+            tree[key] = value
+
+
+def resume(
+    rundir: RunDir, words: Sequence[str] = (), *, allow: Sequence[str] = (), fork: str | None = None, worker: str | None = None
+) -> Started:
+    """Goes on with a stopped or failed run from its newest complete checkpoint; a finished run is left alone.
+
+    Raises:
+        ConfigError: the run is still running.
+    """
+    status = look(rundir)
+    if status.state in LIVE and status.state != "QUEUED":
+        raise ConfigError(
+            f"{status.name} is running (attempt {status.attempt}, step {status.step} of {status.steps})",
+            follows="two attempts would write one run directory at the same time",
+            remedy=f"change its size with: zephon rescale {status.name} nodes=N, or stop it first",
+        )
+    spec = changed(stored_spec(rundir), words)
+    where = ("attempts", RunDir.attempt_name(status.attempt), "handle.json")
+    known = rundir.read_json(*where).get("worker") if rundir.exists(*where) else None
+    return start(spec, words=words, allow=allow, fork=fork, worker=worker or known or DEFAULT_WORKER)
+
+
+def stop(rundir: RunDir, *, wait_s: float | None = None) -> RunStatus:
+    """Drains the running attempt: the step is finished and saved. Waits for the end unless ``wait_s`` is 0."""
+    status = look(rundir)
+    if status.state not in LIVE:
+        return status
+    local.command(rundir, status.attempt, {"verb": "stop"})
+    if wait_s == 0:
+        return look(rundir)
+    spec = stored_spec(rundir)
+    limit = wait_s if wait_s is not None else spec.elastic.drain_s + 30.0
+    return wait_for(rundir, lambda now: now.state not in LIVE, limit, "to stop")
+
+
+def rescale(rundir: RunDir, nodes: int, *, wait_s: float | None = None) -> RunStatus:
+    """Changes the number of nodes of a running attempt; returns when steps are made at the new size.
+
+    Raises:
+        ConfigError: not possible for this run, or not settled in time.
+    """
+    status = look(rundir)
+    local.command(rundir, status.attempt, {"verb": "rescale", "nodes": nodes})
+    if wait_s == 0:
+        return look(rundir)
+    spec = stored_spec(rundir)
+    world = nodes * spec.elastic.procs_per_node
+    limit = wait_s if wait_s is not None else spec.elastic.drain_s + 60.0
+
+    def settled(now: RunStatus) -> bool:
+        return now.state not in LIVE or (now.nodes == nodes and now.world_size == world and now.state == "TRAINING")
+
+    return wait_for(rundir, settled, limit, f"to settle at nodes={nodes}")
+
+
+def wait_for(rundir: RunDir, test: Callable[[RunStatus], bool], limit_s: float, what: str) -> RunStatus:
+    """Looks at the run until a test holds.
+
+    Raises:
+        ConfigError: it did not within ``limit_s`` seconds.
+    """
+    deadline = time.monotonic() + limit_s
+    while True:
+        status = look(rundir)
+        if test(status):
+            return status
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"{status.name} took longer than {limit_s:g} s {what} (it is {status.state} at step {status.step})",
+                follows="the command would wait without end",
+                remedy="look at `status` and `logs`; the order stands and may still be carried out",
+            )
+        time.sleep(0.1)

@@ -1,0 +1,220 @@
+"""How a run stands, from its directory alone: state, step, speed, checkpoint, the last error."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from zephon.agent.coordinator import newest_checkpoint
+from zephon.agent.events import read_events
+from zephon.errors import ConfigError, nearest
+from zephon.launch.schedulers.local import read_state
+from zephon.rundir import RunDir
+
+LIVE = ("QUEUED", "STARTING", "TRAINING", "DRAINING", "DEGRADED", "STALLED")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """One look at a run.
+
+    Args:
+        state: QUEUED, STARTING, TRAINING, DRAINING, DEGRADED, STALLED, DONE, STOPPED or FAILED.
+        step, steps: optimizer steps done and wanted.
+        eta_s: seconds left at the present speed, when it is known.
+        checkpoint, checkpoint_age_s: step and age of the newest complete checkpoint.
+        error: what ended or last disturbed the run.
+    """
+
+    name: str
+    url: str
+    state: str
+    attempt: int
+    step: int = 0
+    steps: int = 0
+    loss: float | None = None
+    tokens_per_s: float | None = None
+    eta_s: float | None = None
+    digest: str = ""
+    world_size: int = 0
+    nodes: int = 0
+    target: int = 0
+    generation: int = 0
+    checkpoint: int | None = None
+    checkpoint_age_s: float | None = None
+    progress_age_s: float | None = None
+    status: int | None = None
+    message: str = ""
+    error: str = ""
+    failures: int = 0
+    lost: int = 0
+    resizes: int = 0
+
+
+def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
+    """The status of a run.
+
+    Raises:
+        ConfigError: the directory holds no run.
+    """
+    now = time.time() if now is None else now
+    attempts = rundir.attempts()
+    name = rundir.root.rstrip("/").rsplit("/", 1)[-1]
+    if not attempts:
+        raise ConfigError(
+            f"{rundir.url} holds no run",
+            follows="there is nothing to show",
+            remedy="check the name; `zephon list` shows the runs",
+        )
+    attempt = attempts[-1]
+    where = ("attempts", RunDir.attempt_name(attempt))
+    spec = _json(rundir, *where, "spec.json") or {}
+    progress = _newest_progress(rundir, attempts)
+    fresh = progress is not None and progress["attempt"] == attempt
+    supervisor = read_state(rundir, attempt) if rundir.local else None
+    step, steps = (progress or {}).get("step", 0), spec.get("trainer", {}).get("steps", 0)
+    speed = _steps_per_s(rundir, attempt) if fresh else None
+    checkpoint = newest_checkpoint(rundir)
+    members = supervisor["members"] if supervisor else []
+    counters = (supervisor or {}).get("counters", {})
+    age = now - progress["time"] if fresh and progress else None
+    stall_s = spec.get("elastic", {}).get("stall_s", 120.0)
+    return RunStatus(
+        name=name,
+        url=rundir.url,
+        state=_state(supervisor, fresh=fresh, age=age, stall_s=stall_s, finished=steps > 0 and step >= steps),
+        attempt=attempt,
+        step=step,
+        steps=steps,
+        loss=(progress or {}).get("loss"),
+        tokens_per_s=(progress or {}).get("tokens_per_s"),
+        eta_s=(steps - step) / speed if speed else None,
+        digest=(progress or {}).get("digest", ""),
+        world_size=(progress or {}).get("world_size", 0),
+        nodes=len(members),
+        target=(supervisor or {}).get("target", 0),
+        generation=(supervisor or {}).get("generation", 0),
+        checkpoint=checkpoint if checkpoint >= 0 else None,
+        checkpoint_age_s=now - _modified(rundir, checkpoint) if checkpoint >= 0 else None,
+        progress_age_s=age,
+        status=(supervisor or {}).get("status"),
+        message=(supervisor or {}).get("message", ""),
+        error=_last_error(rundir, attempt),
+        failures=counters.get("failures", 0),
+        lost=counters.get("lost", 0),
+        resizes=counters.get("resizes", 0),
+    )
+
+
+def _state(supervisor: dict[str, Any] | None, *, fresh: bool, age: float | None, stall_s: float, finished: bool) -> str:
+    if supervisor is None:
+        return "DONE" if finished else "QUEUED"
+    state = str(supervisor["state"])
+    if state != "RUNNING":
+        return state
+    if not fresh:
+        return "STARTING"
+    if len(supervisor["members"]) < supervisor["target"]:
+        return "DEGRADED"
+    return "STALLED" if age is not None and age > stall_s else "TRAINING"
+
+
+def _newest_progress(rundir: RunDir, attempts: list[int]) -> dict[str, Any] | None:
+    for attempt in reversed(attempts):
+        found = _json(rundir, "attempts", RunDir.attempt_name(attempt), "progress.json")
+        if found is not None:
+            return {**found, "attempt": attempt}
+    return None
+
+
+def _steps_per_s(rundir: RunDir, attempt: int) -> float | None:
+    """Steps per second over the attempt's last ledger or metrics lines; None before there are two."""
+    if not rundir.exists("metrics.jsonl"):
+        return None
+    path = rundir.path("metrics.jsonl")
+    size = rundir.fs.size(path)
+    tail = rundir.fs.read_block(path, max(0, size - 16384), min(size, 16384)).decode(errors="replace").splitlines()[1:]
+    lines = [entry for line in tail if (entry := _parsed(line)) and "time" in entry and "step" in entry]
+    if len(lines) < 2 or lines[-1]["time"] <= lines[0]["time"]:
+        return None
+    return float(lines[-1]["step"] - lines[0]["step"]) / float(lines[-1]["time"] - lines[0]["time"])
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _modified(rundir: RunDir, step: int) -> float:
+    info = rundir.fs.info(rundir.path("checkpoints", f"step-{step:08d}", "COMPLETE"))
+    modified = info.get("mtime") or info.get("LastModified") or info.get("created")
+    return float(modified if isinstance(modified, (int, float)) else modified.timestamp()) if modified else time.time()
+
+
+def _last_error(rundir: RunDir, attempt: int) -> str:
+    """The newest failure of the attempt in one line: who, how, why."""
+    for event in reversed(list(read_events(rundir))):
+        if event["attempt"] != attempt:
+            break
+        if event["event"] == "finish" and event["status"] not in (0, 143):
+            return str(event["cause"])
+        if event["event"] == "workers_exited" and event.get("error"):
+            error = event["error"]
+            return f"rank {error['rank']} on {error['node']}: status {error['status']}: {error['message']}"
+    return ""
+
+
+def _json(rundir: RunDir, *parts: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = rundir.read_json(*parts)
+    except (FileNotFoundError, ValueError):
+        return None
+    return found
+
+
+def find_run(name: str | None, runs: str) -> RunDir:
+    """The run directory of a name below ``runs``, of a path, or, without a name, of the run started last.
+
+    Raises:
+        ConfigError: there is none; the nearest name is given.
+    """
+    if name and ("/" in name or "://" in name) and RunDir(name).exists("attempts"):
+        return RunDir(absolute(name))
+    known = run_names(runs)
+    if name in known:
+        return RunDir(absolute(f"{runs.rstrip('/')}/{name}"))
+    if name is None and known:
+        newest = max(known, key=lambda each: _started(RunDir(f"{runs.rstrip('/')}/{each}")))
+        return RunDir(absolute(f"{runs.rstrip('/')}/{newest}"))
+    raise ConfigError(
+        f"there is no run {name!r} in {runs}" if name else f"there is no run in {runs}",
+        follows="there is nothing to work on",
+        remedy=(nearest(name, known) if name and known else "start one: zephon run conf=exp1")
+        + "; another directory is given by runs=DIR",
+    )
+
+
+def run_names(runs: str) -> list[str]:
+    """The names of the runs below a directory."""
+    top = RunDir(runs)
+    if not top.fs.exists(top.root):
+        return []
+    names = [str(path).rstrip("/").rsplit("/", 1)[-1] for path in top.fs.ls(top.root, detail=False)]
+    return sorted(name for name in names if top.exists(name, "attempts"))
+
+
+def absolute(url: str) -> str:
+    """A local path made absolute, so that every process means the same; other URLs as they are."""
+    return str(Path(url).expanduser().absolute()) if "://" not in url else url
+
+
+def _started(rundir: RunDir) -> float:
+    attempts = rundir.attempts()
+    found = _json(rundir, "attempts", RunDir.attempt_name(attempts[-1]), "environment.json") if attempts else None
+    return float(found["time"]) if found else 0.0

@@ -1,0 +1,273 @@
+"""One function per verb: arguments in, text out, exit status back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from zephon.errors import ConfigError
+from zephon.launch import session
+from zephon.launch.appdef import DEFAULT_WORKER
+from zephon.launch.arguments import Arguments
+from zephon.launch.compose import Composed, compose
+from zephon.launch.display import duration, follow, one_line
+from zephon.launch.status import LIVE, RunStatus, find_run, look, run_names
+from zephon.rundir import RunDir
+
+
+def run(arguments: Arguments, console: Console) -> int:
+    """Starts, resumes or rescales: whatever brings the run to what was asked for."""
+    if arguments.has("--multirun"):
+        from zephon.launch.sweep import sweep
+
+        return sweep(arguments, console)
+    if arguments.names:
+        raise ConfigError(
+            f"`run` takes key=value words, not {arguments.names[0]!r}",
+            follows="it would be ignored",
+            remedy=f"start an experiment with conf={arguments.names[0]}, or go on with a run: zephon resume {arguments.names[0]}",
+        )
+    composed = compose(arguments.words, config_dir=arguments.flags.get("--config-dir"))
+    if arguments.has("--cfg") or arguments.has("--info"):
+        return _show_config(composed, arguments, console)
+    rundir = session.rundir_of(composed.spec)
+    if arguments.fork is None and rundir.attempts() and (status := look(rundir)).state in LIVE and status.state != "QUEUED":
+        return _converge(composed, rundir, status, arguments, console)
+    started = session.start(
+        composed.spec,
+        words=composed.words,
+        choices=composed.choices,
+        allow=arguments.allow,
+        fork=arguments.fork,
+        worker=arguments.flags.get("--worker", DEFAULT_WORKER),
+    )
+    return _after_start(started, arguments, console)
+
+
+def _converge(composed: Composed, rundir: RunDir, status: RunStatus, arguments: Arguments, console: Console) -> int:
+    """``run`` on a running run: another ``nodes=`` rescales it, nothing else can change while it runs."""
+    running, wanted = session.stored_spec(rundir), composed.spec
+    if dataclasses.replace(wanted, nodes=running.nodes) != running:
+        from zephon.launch import contract as contracts
+
+        contracts.check(rundir.read_json("contract.json"), wanted, run=wanted.name)
+        raise ConfigError(
+            f"{status.name} is running (attempt {status.attempt}) with other settings than these",
+            follows="they could not take effect before the next start",
+            remedy=f"stop it first (zephon stop {status.name}), or give it another name=",
+        )
+    if wanted.nodes == status.target:
+        console.print(f"{status.name} is running already at nodes={wanted.nodes}; following it", highlight=False)
+        return 0 if arguments.detach else _follow(rundir, console)
+    return _rescale(rundir, wanted.nodes, arguments, console)
+
+
+def _after_start(started: session.Started, arguments: Arguments, console: Console) -> int:
+    if started.handle is None:
+        console.print(started.note, highlight=False)
+        return 0
+    resumed = f", going on from step {started.resumed_at}" if started.resumed_at else ""
+    console.print(f"{started.rundir.url}  attempt {started.attempt}{resumed}  {started.handle}", highlight=False)
+    if arguments.detach:
+        name = started.rundir.root.rsplit("/", 1)[-1]
+        console.print(f"running in the background; see: zephon status {name}, logs {name}, stop {name}", highlight=False)
+        return 0
+    if not started.handle.startswith("local://"):
+        return 0
+    return _follow(started.rundir, console)
+
+
+def _follow(rundir: RunDir, console: Console) -> int:
+    """Follows to the end; the first Ctrl-C drains."""
+    try:
+        status = follow(rundir, console=console)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        console.print("finishing the step and saving (Ctrl-C again leaves; the drain goes on) ...", highlight=False)
+        session.stop(rundir, wait_s=0)
+        status = follow(rundir, console=console)
+    return report_end(status, console)
+
+
+def report_end(status: RunStatus, console: Console) -> int:
+    """The last words of a run, and its exit status."""
+    if status.state == "DONE":
+        console.print(f"done: {status.step} steps, last digest {status.digest[:16]}", highlight=False)
+        return 0
+    if status.state == "STOPPED":
+        console.print(
+            f"stopped at step {status.step} of {status.steps}, saved; go on with: zephon resume {status.name}", highlight=False
+        )
+        return 143
+    error = Console(stderr=True, soft_wrap=True)
+    error.print(
+        f"{status.state.lower()} at step {status.step} of {status.steps}: {status.error or status.message}", highlight=False
+    )
+    error.print(f"  logs: zephon logs {status.name}   go on with: zephon resume {status.name}", highlight=False)
+    return status.status or 1
+
+
+def resume(arguments: Arguments, console: Console) -> int:
+    rundir = _find(arguments)
+    started = session.resume(
+        rundir,
+        arguments.without("runs"),
+        allow=arguments.allow,
+        fork=arguments.fork,
+        worker=arguments.flags.get("--worker"),
+    )
+    return _after_start(started, arguments, console)
+
+
+def stop(arguments: Arguments, console: Console) -> int:
+    rundir = _find(arguments)
+    before = look(rundir)
+    if before.state not in LIVE:
+        console.print(f"{before.name} is not running: {before.state} at step {before.step} of {before.steps}", highlight=False)
+        return 0
+    status = session.stop(rundir, wait_s=0 if arguments.has("--no-wait") else None)
+    if status.state == "FAILED":
+        return report_end(status, console)
+    report_end(status, console) if status.state not in LIVE else console.print(one_line(status), highlight=False)
+    return 0
+
+
+def rescale(arguments: Arguments, console: Console) -> int:
+    rundir = _find(arguments)
+    text = arguments.word("nodes", "")
+    if not text.isdigit():
+        raise ConfigError(
+            f"rescale needs nodes=N, not {text!r}" if text else "rescale needs nodes=N",
+            follows="there is no size to change to",
+            remedy=f"for example: zephon rescale {rundir.root.rsplit('/', 1)[-1]} nodes=2",
+        )
+    return _rescale(rundir, int(text), arguments, console)
+
+
+def _rescale(rundir: RunDir, nodes: int, arguments: Arguments, console: Console) -> int:
+    before, began = look(rundir), time.monotonic()
+    status = session.rescale(rundir, nodes, wait_s=0 if arguments.has("--no-wait") else None)
+    if status.state not in LIVE:
+        return report_end(status, console)
+    if arguments.has("--no-wait"):
+        console.print(f"asked for {nodes} nodes; see: zephon status {status.name}", highlight=False)
+        return 0
+    took = time.monotonic() - began
+    console.print(
+        f"{status.name}: {before.nodes} -> {status.nodes} nodes, world {status.world_size}, at step {status.step}, settled in {took:.1f} s",
+        highlight=False,
+    )
+    return 0
+
+
+def status(arguments: Arguments, console: Console) -> int:
+    found = look(_find(arguments))
+    if arguments.has("--json"):
+        print(json.dumps(dataclasses.asdict(found)))
+        return 0
+    console.print(status_table(found))
+    return 0
+
+
+def status_table(found: RunStatus) -> Table:
+    """Everything ``status`` knows, the last error first."""
+    table = Table.grid(padding=(0, 2))
+    rows: list[tuple[str, Any]] = []
+    if found.error:
+        rows.append(("last error", found.error))
+    rows += [
+        ("run", f"{found.name}  ({found.url})"),
+        ("state", found.state + (f": {found.message}" if found.message and found.state not in ("TRAINING", "DONE") else "")),
+        (
+            "step",
+            f"{found.step} of {found.steps}"
+            + (f", {duration(found.eta_s)} left" if found.eta_s and found.state in LIVE else ""),
+        ),
+        ("loss", f"{found.loss:.4f}" if found.loss is not None else "–"),
+        ("speed", f"{found.tokens_per_s:,.0f} tokens/s" if found.tokens_per_s is not None else "–"),
+        ("size", f"{found.nodes} of {found.target} nodes, world {found.world_size}"),
+        ("attempt", f"{found.attempt}, generation {found.generation}"),
+        ("counted", f"{found.failures} failures, {found.lost} lost nodes, {found.resizes} resizes"),
+    ]
+    if found.checkpoint is not None:
+        rows.append(("checkpoint", f"step {found.checkpoint}, {duration(found.checkpoint_age_s)} old"))
+    if found.progress_age_s is not None and found.state in LIVE:
+        rows.append(("last sign of life", f"{duration(found.progress_age_s)} ago"))
+    for name, value in rows:
+        table.add_row(f"[bold]{name}[/bold]", str(value))
+    return table
+
+
+def list_runs(arguments: Arguments, console: Console) -> int:
+    runs = arguments.word("runs", "runs")
+    found = [look(RunDir(f"{runs.rstrip('/')}/{name}")) for name in run_names(runs)]
+    if arguments.has("--json"):
+        print(json.dumps([dataclasses.asdict(each) for each in found]))
+        return 0
+    if not found:
+        console.print(f"no runs in {runs}", highlight=False)
+        return 0
+    table = Table(box=None, padding=(0, 2))
+    for title in ("run", "state", "step", "loss", "nodes", "attempt", "last error"):
+        table.add_column(title)
+    for each in found:
+        loss = f"{each.loss:.4f}" if each.loss is not None else "–"
+        table.add_row(
+            each.name, each.state, f"{each.step}/{each.steps}", loss, str(each.nodes), str(each.attempt), each.error[:60]
+        )
+    console.print(table)
+    return 0
+
+
+def logs(arguments: Arguments, console: Console) -> int:
+    from zephon.launch.logs import show
+
+    return show(_find(arguments), arguments, console)
+
+
+def plan(arguments: Arguments, console: Console) -> int:
+    from zephon.launch.plan import show
+
+    composed = compose(arguments.words, config_dir=arguments.flags.get("--config-dir"))
+    return show(composed, arguments, console)
+
+
+def doctor(arguments: Arguments, console: Console) -> int:
+    from zephon.launch.doctor import examine
+
+    return examine(arguments, console)
+
+
+def verify(arguments: Arguments, console: Console) -> int:
+    """Compares one run's ledger with itself over its attempts, or with another run's."""
+    from zephon.launch.verify import compare_runs
+
+    if len(arguments.names) > 2:
+        raise ConfigError("verify takes one or two runs", follows="the others would be ignored", remedy="name at most two")
+    runs = arguments.word("runs", "runs")
+    first = find_run(arguments.names[0] if arguments.names else None, runs)
+    second = find_run(arguments.names[1], runs) if len(arguments.names) == 2 else None
+    return compare_runs(first, second, console)
+
+
+def _find(arguments: Arguments) -> RunDir:
+    if len(arguments.names) > 1:
+        raise ConfigError(
+            f"{arguments.verb} works on one run, not on {', '.join(arguments.names)}",
+            follows="only one of them would be taken",
+            remedy="give one name",
+        )
+    return find_run(arguments.names[0] if arguments.names else None, arguments.word("runs", "runs"))
+
+
+def _show_config(composed: Composed, arguments: Arguments, console: Console) -> int:
+    from zephon.launch.plan import config_text
+
+    console.print(config_text(composed, sources=arguments.has("--info")), markup=False, highlight=False)
+    return 0
