@@ -1,0 +1,143 @@
+"""The client against a small HTTP server that misbehaves on purpose."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zephon.launch.schedulers.k8s.client import Cluster
+from zephon.launch.schedulers.k8s.errors import ClusterError, Forbidden
+
+Answer = tuple[int, dict[str, Any]] | None  # None: the connection is cut
+
+
+@contextmanager
+def server(answer: Callable[[str, str, str], Answer]) -> Iterator[str]:
+    """Answers every request by ``answer(method, path, token)``; None cuts the connection without an answer."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_one(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            found = answer(self.command, self.path, self.headers.get("Authorization") or "")
+            if found is None:
+                self.close_connection = True
+                self.connection.shutdown(2)
+                return
+            body = json.dumps(found[1]).encode()
+            self.send_response(found[0])
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_PATCH = do_DELETE = handle_one
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    httpd.daemon_threads = True
+    thread = threading.Thread(target=httpd.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{httpd.server_address[1]}"
+    finally:
+        httpd.shutdown()
+        thread.join()
+        httpd.server_close()
+
+
+def kubeconfig(path: Path, url: str, user: dict[str, Any]) -> str:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+def test_a_replaced_token_is_read_again_on_the_first_401(tmp_path: Path) -> None:
+    token, seen = tmp_path / "token", []
+    token.write_text("old")
+
+    def answer(method: str, path: str, given: str) -> Answer:
+        seen.append(given)
+        if len(seen) == 1:
+            return 200, {"items": []}
+        return (200, {"items": []}) if given.endswith("new") else (401, {"message": "Unauthorized"})
+
+    with server(answer) as url:
+        cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"tokenFile": str(token)}), retry_s=5)
+        cluster.find("Job", "n")
+        token.write_text("new")
+        assert cluster.find("Job", "n") == []
+        assert [given.split()[-1] for given in seen] == ["old", "old", "new"]
+        token.write_text("bad")
+        cluster.close()
+        with pytest.raises(ClusterError, match="renew the login"):
+            cluster.find("Job", "n")
+        cluster.close()
+
+
+def test_a_server_that_restarts_is_waited_for(tmp_path: Path) -> None:
+    answers: list[Answer] = [None, (503, {"message": "starting"}), (429, {"message": "busy"}), (200, {"items": [{"a": 1}]})]
+    with server(lambda *_: answers.pop(0)) as url:
+        cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"token": "t"}), retry_s=10)
+        assert cluster.find("Job", "n") == [{"a": 1}]
+        cluster.close()
+
+
+def test_a_webhook_that_is_down_is_waited_for_and_other_500s_are_told(tmp_path: Path) -> None:
+    down = 'Internal error occurred: failed calling webhook "vjob.kb.io": connection refused'
+    answers: list[Answer] = [(500, {"message": down}), (201, {"kind": "Job"}), (500, {"message": "boom"})]
+    document = {"kind": "Job", "metadata": {"namespace": "n", "name": "j"}}
+    with server(lambda *_: answers.pop(0)) as url:
+        cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"token": "t"}), retry_s=10)
+        assert cluster.create(document) == {"kind": "Job"}
+        with pytest.raises(ClusterError, match="create Job n/j: boom"):
+            cluster.create(document)
+        cluster.close()
+
+
+def test_a_server_that_never_answers_is_given_up_in_bounded_time(tmp_path: Path) -> None:
+    with server(lambda *_: None) as url:
+        cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"token": "t"}), retry_s=1)
+        with pytest.raises(ClusterError, match="did not answer for 1 s"):
+            cluster.find("Job", "n")
+        cluster.close()
+
+
+def test_a_refusal_is_not_repeated(tmp_path: Path) -> None:
+    seen = []
+
+    def answer(method: str, path: str, given: str) -> Answer:
+        seen.append(path)
+        return 403, {"message": "no"}
+
+    with server(answer) as url:
+        cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"token": "t"}))
+        with pytest.raises(Forbidden):
+            cluster.find("Job", "n", labels="a=b,c=d")
+        cluster.close()
+    assert seen == ["/apis/batch/v1/namespaces/n/jobs?labelSelector=a%3Db%2Cc%3Dd"]
+
+
+def test_no_token_is_ever_part_of_an_error(tmp_path: Path) -> None:
+    with server(lambda *_: (401, {"message": "Unauthorized"})) as url:
+        cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"token": "hunter2"}), retry_s=1)
+        with pytest.raises(ClusterError) as error:
+            cluster.find("Job", "n")
+        cluster.close()
+    assert "hunter2" not in str(error.value)

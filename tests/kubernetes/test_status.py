@@ -1,0 +1,112 @@
+"""Every trouble is one line that names its reason."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from torchx.specs import AppState
+
+from zephon.launch.schedulers.k8s.status import Summary, summarize
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def job(
+    *, conditions: dict[str, str] | None = None, suspend: bool = False, queue: bool = False, **metadata: Any
+) -> dict[str, Any]:
+    listed = [{"type": t, "status": "True", "reason": "R", "message": m} for t, m in (conditions or {}).items()]
+    labels = {"kueue.x-k8s.io/queue-name": "team"} if queue else {}
+    return {
+        "metadata": {"name": "exp1-1", "labels": labels, **metadata},
+        "spec": {"completions": 2, "suspend": suspend},
+        "status": {"conditions": listed},
+    }
+
+
+def pod(index: int, phase: str, *, role: str = "node", deleted_s: float | None = None, **status: Any) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "name": f"exp1-1-{index}-aaaaa",
+        "uid": f"u{index}",
+        "labels": {"zephon/role": role, "batch.kubernetes.io/job-completion-index": str(index)},
+    }
+    if deleted_s is not None:
+        metadata["deletionTimestamp"] = (NOW - timedelta(seconds=deleted_s)).isoformat().replace("+00:00", "Z")
+    return {"metadata": metadata, "spec": {"nodeName": "m-1"}, "status": {"phase": phase, **status}}
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    return {"containerStatuses": [{"state": {"waiting": {"reason": reason, "message": message}}}]}
+
+
+def ended(code: int, reason: str = "Error", message: str = "") -> dict[str, Any]:
+    return {"containerStatuses": [{"state": {"terminated": {"exitCode": code, "reason": reason, "message": message}}}]}
+
+
+def condition(kind: str, value: str, reason: str, message: str) -> dict[str, Any]:
+    return {"conditions": [{"type": kind, "status": value, "reason": reason, "message": message}]}
+
+
+def look(*pods: dict[str, Any], queue_reason: str | None = None, **given: Any) -> Summary:
+    return summarize(job(**given), pods, queue_reason=queue_reason, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "line"),
+    [
+        (
+            pod(1, "Pending", **waiting("ImagePullBackOff", 'Back-off pulling "x"')),
+            'the image cannot be pulled: Back-off pulling "x"',
+        ),
+        (pod(1, "Pending", **condition("PodScheduled", "False", "Unschedulable", "0/3 nodes")), "cannot be placed: 0/3 nodes"),
+        (pod(1, "Pending", **condition("PodScheduled", "False", "SchedulingGated", "")), "waits for quota (Kueue)"),
+        (pod(1, "Failed", **ended(137, "OOMKilled")), "ask for more memory_mb"),
+        (pod(1, "Failed", **ended(1, message="Traceback\nValueError: x")), "exit code 1 (crash): ValueError: x"),
+        (pod(1, "Failed", **ended(65)), "exit code 65 (configuration or contract error)"),
+        (
+            pod(1, "Failed", **condition("DisruptionTarget", "True", "EvictionByEvictionAPI", "drain")),
+            "taken away by the cluster",
+        ),
+        (pod(1, "Failed", reason="Evicted", message="low on memory"), "failed: Evicted low on memory"),
+        (pod(1, "Running", deleted_s=30), "out-of-service=nodeshutdown:NoExecute"),
+    ],
+)
+def test_a_pods_trouble_is_in_the_line(trouble: dict[str, Any], line: str) -> None:
+    found = look(pod(0, "Running"), trouble)
+    assert found.state == AppState.RUNNING
+    assert "; node 1: " in found.line
+    assert line in found.line
+
+
+def test_a_draining_pod_is_not_a_lost_one() -> None:
+    assert look(pod(0, "Running", deleted_s=-20), pod(1, "Running")).line == "2 nodes run"
+
+
+def test_two_pods_of_one_index_are_named() -> None:
+    assert "node 0: 2 pods at once" in look(pod(0, "Running"), pod(0, "Running")).line
+
+
+def test_a_missing_coordinator_does_not_make_the_job_fail() -> None:
+    found = look(pod(0, "Running"), pod(1, "Running"), pod(-1, "Pending", role="coordinator"))
+    assert found.state == AppState.RUNNING
+    assert "coordinator: is starting; the nodes train on" in found.line
+
+
+def test_the_states_of_a_job() -> None:
+    assert look(conditions={"Complete": ""}).state == AppState.SUCCEEDED
+    assert look(conditions={"Failed": "why"}).line == "failed: R: why"
+    assert look(pod(0, "Running"), deletionTimestamp="x").state == AppState.CANCELLED
+    assert look(suspend=True).line == "stopped; resume starts it again from its last checkpoint"
+    assert look(pod(0, "Running"), suspend=True).line == "stopping: 1 of 2 nodes are saving their state"
+    assert look(suspend=True, queue=True, queue_reason="no quota").line == "waiting in the queue: no quota"
+    assert look(suspend=True, queue=True).state == AppState.PENDING
+    assert look(pod(0, "Running"), queue=True, queue_reason="2 more").line == (
+        "asked for 2 nodes, have 1, the rest waits for quota: 2 more"
+    )
+    assert look().line == "0 of 2 nodes run"
+
+
+def test_objects_without_a_status_are_no_reason_to_crash() -> None:
+    bare = {"metadata": {"name": "p", "labels": {"zephon/role": "node"}}}
+    assert summarize({"metadata": {"name": "j"}, "spec": {"completions": 1}}, [bare], now=NOW).state == AppState.PENDING
