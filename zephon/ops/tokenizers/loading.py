@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from pathlib import Path
@@ -27,8 +28,7 @@ def load_tokenizer(tokenizer_id: str, *, backend: str = "auto") -> Tokenizer:
         identity = hashlib.sha256(b"zephon bytes tokenizer: 256 bytes, bos 256, eos 257").hexdigest()
         return Tokenizer("bytes", identity, 258, 256, 257, "", "bytes")
     if tokenizer_id == "gpt2":
-        definition = gpt2_definition()
-        return Tokenizer("gpt2", _hash(definition), 50257, 50256, 50256, definition, backend)
+        return _gpt2(backend)
     path = Path(tokenizer_id)
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
@@ -38,6 +38,13 @@ def load_tokenizer(tokenizer_id: str, *, backend: str = "auto") -> Tokenizer:
             remedy="download the tokenizer once and give the path of its tokenizer.json",
         )
     return _from_file(tokenizer_id, file, backend)
+
+
+@functools.lru_cache(maxsize=4)
+def _gpt2(backend: str) -> Tokenizer:
+    # Kept: its tables take a third of a second to build, and pipelines of one process may share them.
+    definition = gpt2_definition()
+    return Tokenizer("gpt2", _hash(definition), 50257, 50256, 50256, definition, backend)
 
 
 def _from_file(tokenizer_id: str, file: Path, backend: str) -> Tokenizer:

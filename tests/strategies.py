@@ -1,0 +1,37 @@
+"""Random inputs for property tests, all in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from zephon import Dataset, InMemoryShard
+
+# Lengths that meet the edges of small rows: empty, one, just around a row, several rows.
+document_lengths = st.lists(st.one_of(st.integers(0, 12), st.integers(30, 70)), min_size=1, max_size=40)
+
+
+@st.composite
+def datasets(draw: st.DrawFn, name: str = "d") -> Dataset:
+    """An in-memory dataset of text documents, at least one of them not empty, over one to three shards."""
+    lengths = [*draw(document_lengths), draw(st.integers(5, 40))]
+    shards = draw(st.integers(1, 3))
+    rows: list[list[dict[str, Any]]] = [[] for _ in range(shards)]
+    for i, length in enumerate(lengths):
+        text = "".join(chr(97 + (i * 7 + j) % 26) for j in range(length))
+        rows[i % shards].append({"text": text, "id": i})
+    return Dataset.from_dict(name, {f"s{i}": InMemoryShard(shard) for i, shard in enumerate(rows)})
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> dict[str, int]:
+    """Sizes of a small stream: lanes, sequences per lane, row length, chunk size, flush interval, shuffle buffer."""
+    return {
+        "lanes": draw(st.sampled_from([1, 2, 4])),
+        "per_lane": draw(st.integers(1, 3)),
+        "max_length": draw(st.integers(2, 24)),
+        "chunk_bytes": draw(st.sampled_from([3, 17, 64, 300])),
+        "flush": draw(st.integers(1, 4)),
+        "buffer": draw(st.integers(1, 12)),
+    }
