@@ -70,16 +70,70 @@ class Stream:
         # Copied, so that a short tail does not keep its whole chunk in memory.
         return head, Stream({n: v[at:].copy() for n, v in self.values.items()}, starts, sources)
 
-    def rows(self, length: int, datasets: int) -> Block | None:
-        """All tokens as rows of ``length``; the stream's length must be a multiple of it."""
-        n = len(self) // length
+    def pour(self, block: Block, length: int, datasets: int) -> tuple[Block | None, int]:
+        """Puts the documents of a block behind and takes out all full rows of ``length``.
+
+        The row that the held tokens begin is copied together; all others are views of the block's own values.
+
+        Returns:
+            (rows or None, tokens of the block).
+        """
+        columns = {name: block.ragged(name) for name in (list(self.values) or aligned_fields(block))}
+        offsets = columns["input_ids"].offsets
+        held, total = len(self), int(offsets[-1])
+        n = (held + total) // length
         if n == 0:
-            return None
-        starts = np.union1d(self.starts, np.arange(n, dtype=np.int64) * length)
-        sources = self.sources[np.searchsorted(self.starts, starts, side="right") - 1]
-        offsets = np.searchsorted(starts, np.arange(n + 1, dtype=np.int64) * length)
-        fields = {name: value.reshape(n, length) for name, value in self.values.items()}
-        return make_rows(fields, starts % length, sources, offsets, np.full(n, length, np.int64), datasets)
+            return None, self.append(block)
+        filled = offsets[1:] > offsets[:-1]
+        starts = np.concatenate([self.starts, offsets[:-1][filled] + held])
+        sources = np.concatenate([self.sources, block.datasets()[filled]])
+        begun, end = (length - held if held else 0), n * length - held
+        groups: list[dict[str, Array]] = []
+        if begun:
+            groups.append(
+                {k: np.concatenate([self.values[k], c.values[:begun]]).reshape(1, length) for k, c in columns.items()}
+            )
+        if end > begun:
+            groups.append({k: c.values[begun:end].reshape(-1, length) for k, c in columns.items()})
+        cut = int(np.searchsorted(starts, n * length))
+        rows = cut_rows(groups, starts[:cut], sources[:cut], n, length, datasets)
+        rest_starts, rest_sources = starts[cut:] - n * length, sources[cut:]
+        if end < total and (len(rest_starts) == 0 or rest_starts[0] != 0):
+            rest_starts = np.concatenate([np.zeros(1, np.int64), rest_starts])
+            rest_sources = np.concatenate([sources[cut - 1 : cut], rest_sources])
+        # Copied, so that a short tail does not keep its whole chunk in memory.
+        self.values = {k: c.values[end:].copy() for k, c in columns.items()}
+        self.starts, self.sources = rest_starts, rest_sources
+        return rows, total
+
+
+def cut_rows(groups: list[dict[str, Array]], starts: IntArray, sources: IntArray, n: int, length: int, datasets: int) -> Block:
+    """Full rows as a block, a part for each group of arrays [rows, length].
+
+    Args:
+        groups: fields of consecutive rows; n rows altogether.
+        starts, sources: of the documents, counted in tokens over all rows; the first starts at 0.
+    """
+    edges = np.arange(n + 1, dtype=np.int64) * length
+    begins = np.concatenate([starts, edges[:-1]])
+    begins.sort(kind="stable")
+    begins = begins[np.concatenate([[True], begins[1:] != begins[:-1]])]
+    owner = sources[np.searchsorted(starts, begins, side="right") - 1]
+    offsets = np.searchsorted(begins, edges)
+    lengths = np.diff(begins, append=n * length)
+    row = begins // length
+    counts = np.bincount(row * datasets + owner, weights=lengths, minlength=n * datasets).astype(np.int64)
+    inner, used = (begins - row * length).astype(np.int32), np.full(n, length, np.int64)
+    parts, places, at = [], np.empty(n, np.int64), 0
+    for fields in groups:
+        size = len(fields["input_ids"])
+        first, last = int(offsets[at]), int(offsets[at + size])
+        ragged = Ragged(inner[first:last], offsets[at : at + size + 1] - first)
+        places[at : at + size] = len(parts)
+        parts.append(Part(dict(fields), owner[first:last], ragged, used[at : at + size]))
+        at += size
+    within = np.arange(n) - np.where(places > 0, len(groups[0]["input_ids"]), 0)
+    return Block(parts, places, within, counts.reshape(n, datasets))
 
 
 def make_rows(

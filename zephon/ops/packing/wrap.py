@@ -31,9 +31,9 @@ class Wrap:
         pass
 
     def push(self, block: Block) -> Block | None:
-        self.inflow += self._stream.append(block)
-        head, self._stream = self._stream.split(len(self._stream) // self._length * self._length)
-        return head.rows(self._length, self._datasets)
+        rows, tokens = self._stream.pour(block, self._length, self._datasets)
+        self.inflow += tokens
+        return rows
 
     def flush(self, *, final: bool) -> Block | None:
         if not final or not len(self._stream):

@@ -1,0 +1,1 @@
+"""Ratios against a bare loop, taken side by side: ``python -m benchmarks``."""
