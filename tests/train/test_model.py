@@ -9,7 +9,7 @@ import torch
 
 from zephon.errors import ConfigError
 from zephon.spec import ModelSpec
-from zephon.train.model import Decoder, initial, initialise, loss_sums
+from zephon.train.model import Decoder, initial, initialise
 
 
 def decoder(**sizes) -> Decoder:
@@ -52,7 +52,7 @@ def test_recomputing_activations_changes_no_gradient(tied):
         model = Decoder(ModelSpec(dim=32, layers=2, tie_embeddings=tied), 50, recompute=recompute)
         initialise(model, seed=3, layers=2)
         ids, positions = packed(torch.arange(9), torch.arange(20, 30))
-        loss_sums(model(ids, positions), ids)[0].backward()
+        model(ids, positions, ids)[0].backward()
         return [p.grad for p in model.parameters()]
 
     assert all(torch.equal(a, b) for a, b in zip(gradients(False), gradients(True), strict=True))
@@ -76,21 +76,6 @@ def test_start_weights_have_the_wanted_spread():
 def test_start_weights_are_these_on_every_machine():
     values = initial("layers.0.attention.query.weight", torch.Size((4, 6)), seed=0, layers=2).numpy()
     assert hashlib.sha256(values.tobytes()).hexdigest()[:16] == "5fcb5fbcf90158c6"
-
-
-def test_the_loss_of_ignored_labels_is_zero_with_and_without_z_loss():
-    logits = torch.randn(2, 3, 7, requires_grad=True)
-    total, entropy = loss_sums(logits, torch.full((2, 3), -100), z_loss=0.1)
-    assert (total.item(), entropy.item()) == (0.0, 0.0)
-
-
-def test_z_loss_is_added_to_what_is_minimised_and_not_to_what_is_reported():
-    logits, labels = torch.randn(2, 3, 7), torch.tensor([[1, 2, -100], [3, -100, 4]])
-    plain, _ = loss_sums(logits, labels)
-    total, entropy = loss_sums(logits, labels, z_loss=0.5)
-    drift = sum(float(logits[i, j].logsumexp(0)) ** 2 for i, j in [(0, 0), (0, 1), (1, 0), (1, 2)])
-    assert float(entropy) == float(plain)
-    assert float(total) == pytest.approx(float(plain) + 0.5 * drift, rel=1e-5)
 
 
 @pytest.mark.parametrize("sizes", [{"dim": 30}, {"kv_heads": 3}, {"dim": 12, "heads": 4}])

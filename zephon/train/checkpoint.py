@@ -15,8 +15,9 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -190,7 +191,6 @@ class Saver:
 
     def __init__(self, run: RunDir, world: World, spec: CheckpointSpec, *, fence: Callable[[], None]) -> None:
         self._run, self._world, self._spec, self._fence = run, world, spec, fence
-        self._thread: ThreadPoolExecutor | None = None
         self._stager: DefaultStager | None = None
         self._pending: Future[None] | None = None
         self.last: int | None = None  # the step of the newest save, begun or found
@@ -208,13 +208,11 @@ class Saver:
         if not self._spec.background or wait:
             self._write(state, meta)
             return
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="zephon-save")
+        if self._stager is None:
             on_gpu = self._world.device.type == "cuda"
             self._stager = DefaultStager(StagingOptions(on_gpu, False, False, on_gpu))
-        assert self._stager is not None
         staged = cast("dict[str, Any]", self._stager.stage(state))
-        self._pending = self._thread.submit(self._write, staged, meta)
+        self._pending = _in_background(lambda: self._write(staged, meta))
 
     def failed(self) -> ZephonError | None:
         """The error of a background save that has ended badly, without waiting."""
@@ -230,14 +228,12 @@ class Saver:
         if pending is not None:
             pending.result()
 
-    def close(self) -> None:
-        """Ends the thread; a save that is still running is completed first."""
+    def close(self, *, abandon: bool = False) -> None:
+        """Completes a save that is still running, or leaves it unfinished where a peer is gone and it never could be."""
         try:
-            self.wait()
+            if not abandon:
+                self.wait()
         finally:
-            if self._thread is not None:
-                self._thread.shutdown(wait=True)
-                self._thread = None
             if self._stager is not None:
                 self._stager.close()
                 self._stager = None
@@ -278,6 +274,20 @@ class Saver:
                     else _save_failed(self._run, self.last or 0, f"rank {rank}: {value!r}")
                 )
         return [value for _, value in found]
+
+
+def _in_background(work: Callable[[], None]) -> Future[None]:
+    """Runs ``work`` in a thread that does not keep a dying process alive."""
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - the waiter raises it
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="zephon-save", daemon=True).start()
+    return future
 
 
 def prune(run: RunDir, spec: CheckpointSpec) -> None:

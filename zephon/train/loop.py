@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from zephon.errors import ZephonError
@@ -68,7 +69,15 @@ def _record(
     try:
         session.job.fence()
         if ledger is not None:
-            ledger.append(step=step.step, digest=digest, lanes=lanes, tokens=step.by_dataset, world_size=size, loss=update.loss)
+            ledger.append(
+                step=step.step,
+                digest=digest,
+                lanes=lanes,
+                tokens=step.by_dataset,
+                world_size=size,
+                generation=generation,
+                loss=None if math.isnan(update.loss) else update.loss,
+            )
         for sink in sinks:
             sink.write(step.step, values)
     except (ZephonError, OSError) as error:

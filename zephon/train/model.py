@@ -5,7 +5,8 @@
 The module holds parameters only (no buffers), so it can be built on the meta device, sharded, and filled in later.
 ``initialise`` fills each parameter from the seed and the parameter's own name: the weights are the same for every
 number of ranks and every kind of sharding. To train another model, replace ``Decoder``; the rest asks for
-``forward(input_ids, positions) -> logits`` and for ``blocks()``, the units to shard and recompute.
+``forward(input_ids, positions, labels, z_loss) -> (minimised, cross entropy)``, both summed over the trained tokens, and
+for ``blocks()``, the units to shard and recompute.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from zephon.errors import ConfigError
 from zephon.seeds import derive, raw
 from zephon.spec import ModelSpec
 from zephon.train.attention import Attend, attention
-
-IGNORE = -100
+from zephon.train.loss import head_loss
 
 
 class Decoder(nn.Module):
@@ -47,8 +47,15 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(spec.dim, eps=spec.norm_eps)
         self.output = None if spec.tie_embeddings else nn.Linear(spec.dim, vocab_size, bias=False)
 
-    def forward(self, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V] of token ids [B, T]; ``positions`` restart at 0 with each document."""
+    def forward(
+        self, input_ids: Tensor, positions: Tensor | None = None, labels: Tensor | None = None, z_loss: float = 0.0
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Logits [B, T, V] of token ids [B, T]; with labels [B, T], what ``loss.head_loss`` gives instead.
+
+        Args:
+            positions: restart at 0 with each document; None for one document a row.
+            labels: -100 where nothing is trained.
+        """
         rotary = rotation(input_ids, positions, head_dim=self.spec.dim // self.spec.heads, theta=self.spec.rope_theta)
         attend = attention(positions, kind=self.attend)
         x = self.embed(input_ids)
@@ -59,8 +66,7 @@ class Decoder(nn.Module):
                 x = layer(x, rotary, attend)
         x = self.norm(x)
         head = self.embed.weight if self.output is None else self.output.weight
-        logits: Tensor = F.linear(x, head)
-        return logits
+        return F.linear(x, head) if labels is None else head_loss(x, head, labels, z_loss=z_loss)
 
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
@@ -125,25 +131,6 @@ def rotate(x: Tensor, rotary: Tensor) -> Tensor:
     cos, sin = rotary
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).type_as(x)
-
-
-def loss_sums(logits: Tensor, labels: Tensor, *, z_loss: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Sums over the trained tokens, to be divided by the count of the whole step.
-
-    Args:
-        logits: [B, T, V].
-        labels: int64 [B, T], -100 where nothing is trained.
-        z_loss: weight of log(Z)^2, which keeps the logits from drifting.
-
-    Returns:
-        (what is minimised, cross entropy alone), float32 scalars; equal without z-loss.
-    """
-    flat, target = logits.float().flatten(0, 1), labels.flatten()
-    entropy = F.cross_entropy(flat, target, ignore_index=IGNORE, reduction="sum")
-    if not z_loss:
-        return entropy, entropy
-    drift = flat.logsumexp(-1).square().masked_fill(target == IGNORE, 0.0).sum()
-    return entropy + z_loss * drift, entropy
 
 
 def hidden_dim(spec: ModelSpec) -> int:

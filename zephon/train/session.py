@@ -31,7 +31,7 @@ from zephon.train import checkpoint, optim, reduction
 from zephon.train.data import Feed, GlobalStep, Rows, StepBatch, agree, report
 from zephon.train.distributed import World
 from zephon.train.metrics import Clock
-from zephon.train.model import Decoder, assign, initialise, loss_sums
+from zephon.train.model import Decoder, assign, initialise
 from zephon.train.schedule import learning_rate
 
 MAX_ROLLBACKS = 3
@@ -214,10 +214,10 @@ class Session:
         if self.world.first:
             self.job.tell(f"rolled back to step {self.step}; step {bad} will be left out")
 
-    def close(self) -> None:
-        """Ends what the session owns. The world is its caller's."""
+    def close(self, *, abandon: bool = False) -> None:
+        """Ends what the session owns; ``abandon`` where a peer is gone. The world is its caller's."""
         self.feed.close()
-        self.saver.close()
+        self.saver.close(abandon=abandon)
 
     def _gradients(self, rows: Rows, tokens: int) -> Tensor:
         trainer = self.spec.trainer
@@ -229,8 +229,8 @@ class Session:
 
     def _sums(self, rows: Rows) -> tuple[Tensor, Tensor]:
         with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.spec.trainer.precision == "bfloat16"):
-            logits = self.model(rows.input_ids, rows.positions)
-        return loss_sums(logits, rows.labels, z_loss=self.spec.optimizer.z_loss)
+            minimised, entropy = self.model(rows.input_ids, rows.positions, rows.labels, self.spec.optimizer.z_loss)
+        return minimised, entropy
 
     def _problem(self, update: Update) -> str | None:
         """Why an update must not reach the weights; the same on every rank, since loss and norm are."""

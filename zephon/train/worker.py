@@ -70,6 +70,7 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
         torch.set_num_threads(threads)  # sums on CPU are split by thread: the count is part of their order
     generation = int(os.environ.get("ZEPHON_GENERATION", "0"))
     fence = Fence(run, generation)
+    fence.check()
     device = distributed.choose_device(trainer.device, local_rank=seat.local_rank)
     with ExitStack() as owned:
         world = distributed.join(
@@ -81,12 +82,15 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
         )
         owned.callback(world.leave)
         session = build(job_for(spec, run, world, tell=tell, fence=fence.check), world)
-        owned.callback(session.close)
-        ledger, sinks = None, []
+        owned.push(lambda kind, *_: session.close(abandon=kind is not None and not issubclass(kind, ZephonError)))
+        ledger: Ledger | None = None
+        sinks: list[metrics.Sink] = []
         if world.first:
-            fence.check()
-            ledger = Ledger(run.path("ledger.jsonl"))
-            sinks = metrics.sinks(run, spec, attempt)
+            try:
+                ledger = owned.enter_context(Ledger(run.path("ledger.jsonl")))
+                sinks = metrics.sinks(run, spec, attempt)
+            except ZephonError as error:
+                session.fault = error  # told to all ranks before the first step
             for sink in sinks:
                 owned.callback(sink.close)
         return train(session, ledger=ledger, sinks=sinks, leaving=leaving.is_set, generation=generation)

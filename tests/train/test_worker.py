@@ -1,0 +1,192 @@
+"""Whole workers on real text: exit statuses, drain, resume at other sizes, errors on all ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.ranks import Meet, on_ranks
+from zephon.ledger import compare
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+from zephon.train import worker
+from zephon.train.metrics import series
+
+
+def write_run(folder: Path, attempt: int = 1, **changes: Any) -> None:
+    """An attempt of a tiny experiment on the texts that ship with Python; ``trainer__steps=3`` changes a field."""
+    data: dict[str, Any] = {
+        "name": "tiny",
+        "global_batch_size": 8,
+        "data": {"datasets": {name: {"path": f"stdlib://{name}", "weight": 0.5} for name in ("docs", "code")}},
+        "tokenizer": {"id": "bytes"},
+        "pipeline": {"context_length": 33, "shuffle_buffer": 16},
+        "lanes": {"count": 4},
+        "loader": {"workers": 1},
+        "model": {"dim": 16, "layers": 1, "heads": 2},
+        "optimizer": {"lr": 1e-2},
+        "checkpoint": {"every": 4},
+        "trainer": {"steps": 10, "microbatch_size": 2, "device": "cpu", "tensorboard": False, "process_group_timeout_s": 20.0},
+    }
+    for name, value in changes.items():
+        *groups, last = name.split("__")
+        place = data
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = value
+    place = ("attempts", RunDir.attempt_name(attempt), "spec.json")
+    RunDir(str(folder)).write_json(*place, data=RunSpec.from_dict(data).to_dict())
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def work(
+    meet: Meet, rank: int, folder: str, attempt: int, port: int, leave: dict[int, int], env: dict[str, str]
+) -> tuple[int, str]:
+    """One worker: its exit status and what it told. ``leave`` maps a rank to the step after which it gets SIGTERM."""
+    os.environ.update(env)
+    if meet.size > 1:
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(meet.size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(meet.size))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    if rank in leave:
+        progress = Path(folder, "attempts", RunDir.attempt_name(attempt), "progress.json")
+        threading.Thread(target=_terminate_at, args=(progress, leave[rank]), daemon=True).start()
+    told: list[str] = []
+    worker.tell = told.append
+    return worker.main(folder, attempt), "\n".join(told)
+
+
+def _terminate_at(progress: Path, step: int) -> None:
+    while not progress.exists() or json.loads(progress.read_text())["step"] < step:
+        time.sleep(0.005)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def telling_workers(
+    folder: Path, size: int, attempt: int = 1, leave: dict[int, int] | None = None, **env: str
+) -> list[tuple[int, str]]:
+    """(exit status, what it told) of each rank."""
+    return on_ranks(work, size, str(folder), attempt, free_port(), leave or {}, env, timeout=90)
+
+
+def workers(folder: Path, size: int, attempt: int = 1, leave: dict[int, int] | None = None, **env: str) -> list[int]:
+    return [status for status, _ in telling_workers(folder, size, attempt, leave, **env)]
+
+
+def curve(folder: Path) -> list[tuple[int, float, float]]:
+    return [(one["step"], one["loss"], one["grad_norm"]) for one in series(RunDir(str(folder)))]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken")
+    write_run(folder, trainer__reduction="canonical")
+    assert workers(folder, 1) == [0]
+    return folder
+
+
+def test_a_plain_process_trains_and_leaves_ledger_metrics_progress_and_a_checkpoint(tmp_path):
+    write_run(tmp_path, trainer__steps=3)
+    env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        [sys.executable, "-m", "zephon.train", "--run", str(tmp_path), "--attempt", "1"],
+        env={**env, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    progress = json.loads((tmp_path / "attempts/0001/progress.json").read_text())
+    assert {name: progress[name] for name in ("step", "steps", "world_size", "generation")} == {
+        "step": 3,
+        "steps": 3,
+        "world_size": 1,
+        "generation": 0,
+    }
+    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 3
+    assert [line["step"] for line in series(RunDir(str(tmp_path)))] == [0, 1, 2]
+    assert (tmp_path / "checkpoints/step-00000003/COMPLETE").exists()
+
+
+def test_legs_at_4_2_and_1_ranks_have_the_ledger_and_the_losses_of_the_unbroken_run(unbroken, tmp_path):
+    for attempt, size, leave in [(1, 4, {1: 2}), (2, 2, {0: 5}), (3, 1, {})]:
+        free = {"trainer__microbatch_size": attempt, "loader__workers": attempt - 1, "loader__prefetch_batches": attempt}
+        write_run(tmp_path, attempt, trainer__reduction="canonical", **free)
+        statuses = workers(tmp_path, size, attempt, leave)
+        assert statuses == [(143 if rank in leave else 75) if leave else 0 for rank in range(size)]
+    comparison = compare(str(tmp_path), str(unbroken))
+    assert comparison.equal, comparison.sentence
+    assert comparison.steps == 10
+    assert curve(tmp_path) == curve(unbroken)
+    assert {one["world_size"] for one in series(RunDir(str(tmp_path)))} == {1, 2, 4}
+
+
+def test_resuming_a_finished_run_changes_nothing_and_is_done(unbroken):
+    before = (unbroken / "ledger.jsonl").read_text()
+    assert workers(unbroken, 2) == [0, 0]
+    assert (unbroken / "ledger.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data__datasets": {"docs": {"path": "/nowhere"}}},
+        {"lanes__count": 3},
+        {"lanes__count": 1},
+        {"tokenizer__id": "nope"},
+        {"model__dim": 15},
+        {"model__vocab_size": 100},
+    ],
+)
+def test_what_cannot_work_is_a_configuration_error_on_every_rank(tmp_path, changes):
+    write_run(tmp_path, **changes)
+    assert workers(tmp_path, 2) == [65, 65]
+
+
+def test_a_line_that_is_not_json_ends_every_rank_with_its_address(tmp_path):
+    lines = [json.dumps({"text": f"document {i} " * 20}) for i in range(120)]
+    lines[70] = "{not json"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "part.jsonl").write_text("\n".join(lines))
+    write_run(tmp_path, data__datasets={"mine": {"path": str(tmp_path / "data")}}, data__chunk_bytes=1024, trainer__steps=500)
+    for status, told in telling_workers(tmp_path, 2):
+        assert status == 65
+        assert f"address: dataset 'mine', shard 'part.jsonl', row {sum(len(line) + 1 for line in lines[:70])}" in told
+
+
+def test_without_a_spec_the_attempt_is_refused(tmp_path):
+    assert workers(tmp_path, 1) == [65]
+
+
+def test_a_worker_of_an_older_generation_writes_nothing_and_leaves(tmp_path):
+    write_run(tmp_path)
+    RunDir(str(tmp_path)).write_json("generation.json", data={"generation": 7})
+    assert workers(tmp_path, 2, ZEPHON_GENERATION="6") == [75, 75]
+    assert not (tmp_path / "ledger.jsonl").exists()
+    assert workers(tmp_path, 2, ZEPHON_GENERATION="7") == [0, 0]
+
+
+def test_other_data_under_an_old_ledger_ends_every_rank_and_names_the_lane(unbroken, tmp_path):
+    write_run(tmp_path)
+    lines = (unbroken / "ledger.jsonl").read_text().splitlines()
+    changed = json.loads(lines[2])
+    changed["digest"], changed["lanes"][3] = "0" * 64, "0" * 12
+    (tmp_path / "ledger.jsonl").write_text("\n".join([*lines[:2], json.dumps(changed)]) + "\n")
+    for status, told in telling_workers(tmp_path, 2):
+        assert status == 65
+        assert "the first lane that differs is 3" in told

@@ -1,0 +1,105 @@
+"""Cross entropy without ever holding all logits.
+
+With a vocabulary of 50,000 the logits of a microbatch are by far the largest tensor of a training step. ``head_loss``
+computes them for a few tokens at a time, takes loss *and gradient* from them at once, and reuses the same memory for the
+next few: forward and backward of the output layer in one pass, with the same multiplications as the plain way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+IGNORE = -100
+CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 27}  # logits held at a time
+
+
+def loss_sums(logits: Tensor, labels: Tensor, *, z_loss: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Sums over the trained tokens, to be divided by the count of the whole step.
+
+    Args:
+        logits: [..., V].
+        labels: int64 [...], -100 where nothing is trained.
+        z_loss: weight of log(Z)^2, which keeps the logits from drifting.
+
+    Returns:
+        (what is minimised, cross entropy alone), float32 scalars; equal without z-loss.
+    """
+    flat, target = logits.float().flatten(0, -2), labels.flatten()
+    entropy = F.cross_entropy(flat, target, ignore_index=IGNORE, reduction="sum")
+    if not z_loss:
+        return entropy, entropy
+    drift = flat.logsumexp(-1).square().masked_fill(target == IGNORE, 0.0).sum()
+    return entropy + z_loss * drift, entropy
+
+
+def head_loss(hidden: Tensor, weight: Tensor, labels: Tensor, *, z_loss: float = 0.0) -> tuple[Tensor, Tensor]:
+    """``loss_sums`` of the logits ``hidden @ weight.T``, within rounding, in little memory.
+
+    Args:
+        hidden: [B, T, D], what the last norm gave.
+        weight: [V, D].
+        labels: int64 [B, T].
+    """
+    if isinstance(weight, DTensor):  # tensor-parallel heads keep PyTorch's own path
+        return loss_sums(F.linear(hidden, weight), labels, z_loss=z_loss)
+    kind = hidden.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    minimised, entropy = _HeadLoss.apply(  # type: ignore[no-untyped-call]
+        hidden.flatten(0, 1), weight, labels.flatten(), z_loss, dtype
+    )
+    return minimised, entropy
+
+
+class _HeadLoss(torch.autograd.Function):
+    """Gradients are ready when forward ends; backward only scales them."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, z_loss: float, dtype: torch.dtype) -> Any:
+        wanted = any(ctx.needs_input_grad)
+        low, head = hidden.to(dtype), weight.to(dtype)
+        sums = hidden.new_zeros(2, dtype=torch.float32)
+        to_hidden = torch.empty_like(low) if wanted else None
+        to_weight = torch.zeros_like(weight, dtype=torch.float32) if wanted else None
+        size = max(1, CHUNK_ELEMENTS.get(hidden.device.type, 1 << 22) // len(weight))
+        with torch.autocast(hidden.device.type, enabled=False):
+            for begin in range(0, len(hidden), size):
+                part, target = low[begin : begin + size], labels[begin : begin + size]
+                sums_part, gradient = _chunk(part @ head.T, target, z_loss, wanted=wanted)
+                sums += sums_part
+                if to_hidden is not None and to_weight is not None:
+                    gradient = gradient.to(dtype)
+                    torch.mm(gradient, head, out=to_hidden[begin : begin + size])
+                    to_weight += gradient.T @ part
+        ctx.save_for_backward(to_hidden, to_weight)
+        ctx.hidden_dtype, ctx.weight_dtype = hidden.dtype, weight.dtype
+        minimised, entropy = sums[0].clone(), sums[1].clone()
+        ctx.mark_non_differentiable(entropy)
+        return minimised, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        to_hidden, to_weight = ctx.saved_tensors
+        scale = gradients[0]
+        return (to_hidden * scale).to(ctx.hidden_dtype), (to_weight * scale).to(ctx.weight_dtype), None, None, None
+
+
+def _chunk(logits: Tensor, target: Tensor, z_loss: float, *, wanted: bool) -> tuple[Tensor, Tensor]:
+    """((minimised, entropy) summed, gradient of the first by the logits) of a few tokens; reuses the logits' memory."""
+    logits = logits.float()
+    trained, place = target != IGNORE, target.clamp(min=0)[:, None]
+    picked, highest = logits.gather(-1, place)[:, 0], logits.amax(-1)
+    logits.sub_(highest[:, None]).exp_()
+    total = logits.sum(-1)
+    normaliser = highest + total.log()
+    entropy = ((normaliser - picked) * trained).sum()
+    minimised = entropy + z_loss * (normaliser.square() * trained).sum() if z_loss else entropy
+    if wanted:
+        # d entropy / d logits = softmax - one_hot;   d log(Z)^2 / d logits = 2 log(Z) softmax
+        share = (1.0 + 2.0 * z_loss * normaliser) * trained / total
+        logits.mul_(share[:, None]).scatter_add_(-1, place, -trained.float()[:, None])
+    return torch.stack((minimised, entropy)), logits
