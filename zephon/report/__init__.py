@@ -1,1 +1,1 @@
-"""."""
+"""Tables and pictures made from what a run left in its directory."""

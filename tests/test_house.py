@@ -1,0 +1,204 @@
+"""House rules as tests: who may import whom, what is exported, which options there are, what is never called."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import zephon
+from zephon.options import Options
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "zephon"
+
+# Each room may import the rooms before it in its own line, and itself.
+BASE = ["errors", "types", "seeds", "world", "spec", "rundir"]
+LOADER = ["io", "work", "ops", "state", "batch", "training", "engine", "options", "chain", "validation", "pipeline", "ledger"]
+ALLOWED = {
+    **dict.fromkeys(BASE, BASE),
+    **{room: BASE + LOADER[: i + 1] for i, room in enumerate(LOADER)},
+    "io": [*BASE, "io"],
+    "training": [*BASE, "io", "work", "ops", "state", "batch"],
+    "batch": [*BASE, "io", "work", "ops", "state", "training"],
+    "ledger": BASE,
+    "train": [*BASE, *LOADER, "__init__"],
+    "integrations": [*BASE, *LOADER, "__init__"],
+    "report": [*BASE, "ledger"],
+    "launch": [*BASE, *LOADER, "__init__", "agent", "report"],
+    "agent": [*BASE, "__init__", "launch"],
+    "__init__": [*BASE, *LOADER],
+}
+FREE_OF = {  # what may not be imported, not even late, in these rooms
+    "torch": [*BASE, "io", "work", "state", "ledger", "options", "chain", "validation", "launch"],
+    "hydra": [*BASE, *LOADER, "train", "agent", "integrations", "report"],
+    "kubernetes": [*BASE, *LOADER, "train", "agent", "integrations", "report"],
+    "torchx": [*BASE, *LOADER, "train", "agent", "integrations", "report"],
+}
+
+
+def modules() -> Iterator[tuple[str, Path, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        relative = path.relative_to(PACKAGE)
+        room = relative.parts[0].removesuffix(".py")
+        yield room, path, ast.parse(path.read_text("utf-8"))
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module, node.lineno
+            if node.module == "zephon":
+                yield from ((f"zephon.{alias.name}", node.lineno) for alias in node.names)
+
+
+def test_imports_point_one_way() -> None:
+    wrong = []
+    for room, path, tree in modules():
+        for name, line in imports(tree):
+            if name.startswith("zephon."):
+                target = name.split(".")[1]
+                known = (PACKAGE / target).exists() or (PACKAGE / f"{target}.py").exists()
+                if known and target != room and target not in ALLOWED[room]:
+                    wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("library", sorted(FREE_OF))
+def test_heavy_libraries_stay_in_their_rooms(library: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for room, path, tree in modules()
+        if room in FREE_OF[library]
+        for name, line in imports(tree)
+        if name.split(".")[0] == library
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_importing_zephon_imports_no_heavy_library_and_starts_nothing() -> None:
+    code = (
+        "import sys, threading, os; before = set(os.environ.items()); import zephon;"
+        "print(sorted({'torch', 'torchx', 'kubernetes', 'hydra', 'tokenizers', 'fastokens'} & set(sys.modules)),"
+        "threading.active_count(), set(os.environ.items()) == before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[] 1 True"
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(zephon.__all__) == [
+        "Dataset",
+        "InMemoryShard",
+        "MixtureSpec",
+        "Pipeline",
+        "SampleBatch",
+        "StaticMixtureWorkSource",
+        "TokenEstimation",
+        "WorkSource",
+        "__version__",
+        "merge_states",
+    ]
+    for name in zephon.__all__:
+        assert hasattr(zephon, name)
+
+
+def test_the_options_of_a_pipeline_are_these() -> None:
+    """A new option edits this list and says in its commit why no existing one would do."""
+    assert [field.name for field in dataclasses.fields(Options)] == [
+        "runner",
+        "max_workers",
+        "deterministic",
+        "prefetch_batches",
+        "prefetch_bytes",
+        "flush_every_k_chunks",
+        "io_options",
+        "dp_degree",
+        "dp_group_id",
+        "world_size",
+        "global_rank",
+        "canonical_replicas",
+        "global_batch_size",
+        "lanes_allow",
+        "mapping_strategy",
+        "run_id",
+        "auto_validation",
+    ]
+
+
+BANNED_IN_PURE_ROOMS = {"hash", "random", "time", "datetime", "uuid", "secrets"}
+
+
+def test_order_never_comes_from_hash_clock_or_global_randomness() -> None:
+    wrong = []
+    for room, path, tree in modules():
+        if room not in ("work", "ops", "seeds", "world", "state"):
+            continue
+        for node in ast.walk(tree):
+            called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hash"
+            imported = isinstance(node, (ast.Import, ast.ImportFrom)) and any(
+                name.split(".")[0] in BANNED_IN_PURE_ROOMS for name, _ in imports(ast.Module([node], []))
+            )
+            global_random = (
+                isinstance(node, ast.Attribute)
+                and node.attr in ("seed", "rand", "randint", "shuffle", "default_rng", "permutation")
+                and isinstance(node.value, ast.Attribute)
+                and node.value.attr == "random"
+            )
+            if called or imported or global_random:
+                wrong.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_listings_are_sorted_where_they_are_made() -> None:
+    """Only the storage module lists files for datasets, and it returns them sorted."""
+    wrong = []
+    for room, path, tree in modules():
+        if room not in ("work", "ops", "io") or path.name in ("storage.py", "builtin.py"):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in ("listdir", "scandir", "glob", "iterdir", "walk", "find", "ls"):
+                text = ast.unparse(node)
+                if not text.startswith(("data.", "content.", "more.", "line.", "raw.", "text.", "ast.")):
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {text}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_files_stay_readable_in_one_sitting() -> None:
+    lengths = {path: len(path.read_text("utf-8").splitlines()) for _, path, _ in modules()}
+    long = {str(path.relative_to(ROOT)): lines for path, lines in lengths.items() if lines > 450}
+    assert not long, long
+    assert sorted(lengths.values())[len(lengths) // 2] <= 200
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        str(path.relative_to(ROOT)) for _, path, tree in modules() if not ast.get_docstring(tree) and path.stat().st_size > 0
+    ]
+    assert not silent
+
+
+def test_nothing_in_the_repository_names_this_machine_or_a_registry() -> None:
+    patterns = [
+        "/wo" + "rk/",
+        "/ro" + "ot/",
+        "py" + "pi.org",
+        "files.python" + "hosted",
+        "registry." + "npmjs",
+        "/opt/wh" + "eels",
+    ]
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=False).stdout.split("\n")
+    found = []
+    for name in filter(None, listed):
+        path = ROOT / name
+        if path.is_file() and path.stat().st_size < 1 << 20:
+            text = path.read_text("utf-8", errors="ignore")
+            found += [f"{name}: {pattern}" for pattern in patterns if pattern in text]
+    assert not found, "\n".join(found)
