@@ -128,6 +128,7 @@ class Membership:
         self.first_error: dict[str, Any] | None = None
         self._formed_once = False
         self._after_loss = False
+        self._announced: Regroup | None = None
         self._changed = now
         self._short_since = now
         self._regroup_since = now
@@ -206,10 +207,12 @@ class Membership:
         if self.finished:
             return []
         self._drop_silent(now)
-        before = self.regroup
         if self.active:
             self._watch(now)
-        actions: list[Action] = [self.regroup] if self.regroup and self.regroup is not before else []
+        actions: list[Action] = []
+        if self.regroup is not None and self.regroup != self._announced:
+            self._announced = self.regroup
+            actions.append(self.regroup)
         if self.active and self.regroup and self._all_stopped(now):
             actions += [Release(name) for name in self.members if name in self.nodes and self.nodes[name].leaving]
             self._close(now)

@@ -111,6 +111,7 @@ def alive(found: dict[str, Any]) -> bool:
     if found["host"] != socket.gethostname():
         return True
     try:
-        return abs(psutil.Process(found["pid"]).create_time() - found["started"]) < 1.0
+        process = psutil.Process(found["pid"])
+        return abs(process.create_time() - found["started"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False

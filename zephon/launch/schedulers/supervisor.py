@@ -37,6 +37,7 @@ from zephon.spec import RunSpec
 
 _KILL_MARGIN_S = 10.0
 _QUICK_S = 3.0
+_FROZEN_HEARTBEATS = 4.0
 _MAX_QUICK = 3
 
 
@@ -49,6 +50,7 @@ class NodeProcess:
     ticket: int
     started: float
     stopping: bool = False
+    heard: float | None = None
 
     @property
     def name(self) -> str:
@@ -75,6 +77,7 @@ class Supervisor:
         self._control_port = 0
         self._incarnations: dict[int, int] = {}
         self._quick = 0
+        self._written: dict[str, Any] = {}
         self._stopping = False
         self._kill_at: float | None = None
         self._server: WarmServer
@@ -118,6 +121,7 @@ class Supervisor:
             if keeping.done():
                 keeping.result()
             self._watch_nodes()
+            self._write_changes()
             await asyncio.sleep(0.05)
         finish = deciding.result() if deciding.done() else Finish(143, "stopped")
         await self._end_nodes(drained=self._stopping)
@@ -224,9 +228,22 @@ class Supervisor:
             self.events.write("node_exited", node=node.name, status=status)
             if not node.stopping and index < self.target and not self._stopping and not self.coordinator.membership.finished:
                 self._replace(node, status)
+        self._replace_lost()
         if self._kill_at is not None and time.monotonic() > self._kill_at:
             for node in self.nodes.values():
                 self._server.kill(node.ticket, signal.SIGKILL)
+
+    def _replace_lost(self) -> None:
+        """A node that was there and has been silent for long is frozen: it is killed, and replaced like a dead one."""
+        known = self.coordinator.membership.nodes
+        for node in self.nodes.values():
+            if node.name in known:
+                node.heard = time.monotonic()
+            elif node.heard is not None and not node.stopping:
+                if time.monotonic() - node.heard > _FROZEN_HEARTBEATS * self.spec.elastic.heartbeat_s:
+                    self.events.write("node_frozen", node=node.name)
+                    node.heard = None
+                    self._server.kill(node.ticket, signal.SIGKILL)
 
     def _replace(self, node: NodeProcess, status: int) -> None:
         quick = status >= 0 and time.monotonic() - node.started < _QUICK_S
@@ -276,24 +293,36 @@ class Supervisor:
             return {"ok": False, "what": error.what, "follows": error.follows, "remedy": error.remedy}
         return {"ok": True}
 
-    def _write(self, state: str | None = None, message: str | None = None, status: int | None = None) -> None:
-        self.state = state or self.state
-        self.message = message if message is not None else self.message
-        self.status = status if status is not None else self.status
+    def _write_changes(self) -> None:
+        """Writes when something that others look at has changed."""
+        if self._facts() != self._written:
+            self._write()
+
+    def _facts(self) -> dict[str, Any]:
         members = self.coordinator.membership
-        data = {
-            "app_id": self.request.app_id,
-            "pid": os.getpid(),
+        return {
             "state": self.state,
             "message": self.message,
             "status": self.status,
             "target": self.target,
             "members": list(members.members) if members.active else [],
+            "regroup": members.regroup.reason if members.regroup else "",
             "generation": members.generation,
             "counters": dataclasses.asdict(members.counters),
             "nodes": {node.name: self._server.pids.get(node.ticket) for node in self.nodes.values()},
+        }
+
+    def _write(self, state: str | None = None, message: str | None = None, status: int | None = None) -> None:
+        self.state = state or self.state
+        self.message = message if message is not None else self.message
+        self.status = status if status is not None else self.status
+        self._written = self._facts()
+        data = {
+            "app_id": self.request.app_id,
+            "pid": os.getpid(),
             "control": {"port": self._control_port, "token": self.token},
             "time": time.time(),
+            **self._written,
         }
         self.rundir.write_json(*self.where, "supervisor.json", data=data)
 
