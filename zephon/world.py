@@ -57,7 +57,7 @@ class World:
     def __post_init__(self) -> None:
         if self.lanes < 1 or self.global_batch_size < 1 or self.dp_degree < 1:
             raise ConfigError(
-                f"lanes={self.lanes}, global_batch_size={self.global_batch_size}, dp_degree={self.dp_degree}: all must be positive",
+                f"lanes={self.lanes}, global_batch_size={self.global_batch_size}, dp_degree={self.dp_degree}: not all positive",
                 follows="there would be nothing to deliver",
                 remedy="give positive numbers",
             )
