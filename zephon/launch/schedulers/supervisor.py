@@ -305,7 +305,7 @@ class Supervisor:
             "message": self.message,
             "status": self.status,
             "target": self.target,
-            "members": list(members.members) if members.active else [],
+            "members": [name for name in members.members if name in members.nodes] if members.active else [],
             "regroup": members.regroup.reason if members.regroup else "",
             "generation": members.generation,
             "counters": dataclasses.asdict(members.counters),
