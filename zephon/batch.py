@@ -88,8 +88,13 @@ def gather(block: Block) -> tuple[dict[str, Column], Ragged | None, IntArray]:
         for i, (part, row) in enumerate(places):
             out[i] = block.parts[part].fields[name][row]
         fields[name] = out
-    starts = Ragged.of([_starts(block, p)[r] for p, r in places], np.int32)
-    return fields, starts, block.used()
+    segments = []
+    for part, row in places:
+        starts = _starts(block, part)
+        segments.append(starts.values[starts.offsets[row] : starts.offsets[row + 1]])
+    offsets = np.zeros(len(places) + 1, np.int64)
+    np.cumsum([len(segment) for segment in segments], out=offsets[1:])
+    return fields, Ragged(np.concatenate(segments), offsets), block.used()
 
 
 def _starts(block: Block, part: int) -> Ragged:

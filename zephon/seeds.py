@@ -8,11 +8,13 @@ Philox stream is used, which NumPy keeps stable across versions).
 from __future__ import annotations
 
 import hashlib
+import threading
 
 import numpy as np
 import numpy.typing as npt
 
 _ROUNDS = 6
+_WORD = (1 << 64) - 1
 
 
 def derive(seed: int, *names: str | int) -> int:
@@ -27,12 +29,32 @@ def derive(seed: int, *names: str | int) -> int:
 
 def raw(key: int, n: int) -> npt.NDArray[np.uint64]:
     """``n`` uniform 64-bit integers: the raw Philox4x64-10 stream of ``key``."""
-    generator = np.random.Philox(key=key)
-    return generator.random_raw(n)
+    return _generator(key).random_raw(n)
+
+
+class _Generator(threading.local):
+    """One generator a thread: making one asks the system for entropy that is never used, which costs more than the numbers."""
+
+    def __init__(self) -> None:
+        self.philox = np.random.Philox(key=0)
+        self.fresh = self.philox.state
+
+
+_own = _Generator()
+
+
+def _generator(key: int) -> np.random.Philox:
+    """This thread's generator at the beginning of a key's stream."""
+    state = _own.fresh
+    state["state"]["key"][:] = key & _WORD, key >> 64
+    _own.philox.state = state
+    return _own.philox
 
 
 def permutation(key: int, n: int) -> npt.NDArray[np.int64]:
     """A uniform permutation of ``range(n)`` as int64[n]; O(n log n)."""
+    if n < 2:
+        return np.zeros(n, np.int64)
     return np.argsort(raw(key, n), kind="stable").astype(np.int64)
 
 
