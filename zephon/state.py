@@ -5,6 +5,7 @@
                   tail_tokens     how many tokens that tail has (the last ones before the sentinel)
                   delivered       sequences given out since the sentinel: replay drops as many
                   tokens          tokens delivered so far, by dataset
+                  and where in use: tails by group, documents in quarantine, skip instructions
 
 No token, no buffer and no history: what the accumulators held is made again by replaying from the sentinel.
 """
@@ -15,45 +16,143 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from zephon.errors import StateError
 
 VERSION = 1
 
 
+class Skip(NamedTuple):
+    """An instruction to leave documents out of all chunks that a lane reads from some point on.
+
+    Args:
+        position, after: the point: when the block of chunks that begins at ``position`` has made ``after`` sequences.
+        documents: (dataset, shard, row) of each.
+    """
+
+    position: int
+    after: int
+    documents: tuple[tuple[int, int, int], ...]
+
+
+class Bad(NamedTuple):
+    """A document in quarantine: position of its chunk in the lane, piece of that chunk, row."""
+
+    position: int
+    piece: int
+    row: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a lane is. See the module's text."""
+    """Where a lane is.
+
+    Beside the five numbers of the module's text, and only where they are in use:
+
+    Args:
+        tails: (chunks, tokens) of each group's tail, where packing keeps groups apart; ``tail_chunks`` is then the
+            largest and ``tail_tokens`` the sum.
+        quarantined: documents put into quarantine so far.
+        bad: those of them that a replay from here meets again.
+        jumps: (step, n): before this step, n steps of data are passed over.
+        skips: documents to leave out.
+    """
 
     position: int = 0
     tail_chunks: int = 0
     tail_tokens: int = 0
     delivered: int = 0
     tokens: tuple[int, ...] = ()
+    tails: tuple[tuple[int, int], ...] = ()
+    quarantined: int = 0
+    bad: tuple[Bad, ...] = ()
+    jumps: tuple[tuple[int, int], ...] = ()
+    skips: tuple[Skip, ...] = ()
 
     def encode(self) -> bytes:
-        """Variable-length integers: 7 bits a byte, least significant first."""
-        numbers = (self.position, self.tail_chunks, self.tail_tokens, self.delivered, len(self.tokens), *self.tokens)
+        """Variable-length integers: 7 bits a byte, least significant first. What is not in use takes no place."""
+        numbers = [self.position, self.tail_chunks, self.tail_tokens, self.delivered, len(self.tokens), *self.tokens]
+        begin = self.position - self.tail_chunks
+        sections = (
+            [n for tail in self.tails for n in tail],
+            [self.quarantined, *(n for b in self.bad for n in (b.position - begin, b.piece, b.row))]
+            if self.quarantined
+            else [],
+            [n for jump in self.jumps for n in jump],
+            [n for skip in self.skips for n in _skip_numbers(skip)],
+        )
+        for tag, section in enumerate(sections, 1):
+            if section:
+                numbers += [tag, len(section), *section]
         return b"".join(_varint(number) for number in numbers)
 
     @staticmethod
     def decode(data: bytes, *, lane: int | str = "?") -> Cursor:
         """Raises StateError for bytes that are not a cursor."""
-        numbers, value, shift = [], 0, 0
-        for byte in bytes(data):
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                numbers.append(value)
-                value = shift = 0
-        if shift or len(numbers) < 5 or len(numbers) != 5 + numbers[4]:
+        try:
+            return _cursor(_numbers(bytes(data)))
+        except (IndexError, ValueError) as error:
             raise StateError(
                 f"the cursor of lane {lane} is damaged: {bytes(data).hex() or 'empty'}",
                 follows="the lane would start somewhere else than it stopped",
                 remedy="restore from the previous checkpoint",
-            )
-        return Cursor(*numbers[:4], tuple(numbers[5:]))
+            ) from error
+
+
+def _numbers(data: bytes) -> list[int]:
+    numbers, value, shift = [], 0, 0
+    for byte in data:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(value)
+            value = shift = 0
+    if shift:
+        raise ValueError("the last number is cut off")
+    return numbers
+
+
+def _cursor(numbers: list[int]) -> Cursor:
+    base, count = numbers[:4], numbers[4]
+    at = 5 + count
+    tokens, sections = tuple(numbers[5:at]), dict[int, list[int]]()
+    if len(tokens) != count:
+        raise ValueError("token counts are cut off")
+    while at < len(numbers):
+        tag, length = numbers[at], numbers[at + 1]
+        sections[tag] = numbers[at + 2 : at + 2 + length]
+        if len(sections[tag]) != length or tag > 4:
+            raise ValueError("a section is cut off or unknown")
+        at += 2 + length
+    begin = base[0] - base[1]
+    held = sections.get(2, [0])
+    skips, rest = [], sections.get(4, [])
+    while rest:
+        position, after, n = rest[:3]
+        documents = tuple(zip(*[iter(rest[3 : 3 + 3 * n])] * 3, strict=True))
+        skips.append(Skip(position, after, documents))  # type: ignore[arg-type]
+        rest = rest[3 + 3 * n :]
+    return Cursor(
+        base[0],
+        base[1],
+        base[2],
+        base[3],
+        tokens,
+        tails=_pairs(sections.get(1, [])),
+        quarantined=held[0],
+        bad=tuple(Bad(begin + p, piece, row) for p, piece, row in zip(*[iter(held[1:])] * 3, strict=True)),
+        jumps=_pairs(sections.get(3, [])),
+        skips=tuple(skips),
+    )
+
+
+def _pairs(numbers: list[int]) -> tuple[tuple[int, int], ...]:
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _skip_numbers(skip: Skip) -> list[int]:
+    return [skip.position, skip.after, len(skip.documents), *(n for document in skip.documents for n in document)]
 
 
 def _varint(number: int) -> bytes:

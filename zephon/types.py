@@ -100,6 +100,33 @@ def take(column: Column, rows: IntArray) -> Column:
     return column[rows]
 
 
+class Dropped(NamedTuple):
+    """Documents that were left out for one reason: int64 arrays of their addresses."""
+
+    reason: str
+    dataset: IntArray
+    shard: IntArray
+    row: IntArray
+
+    def __len__(self) -> int:  # type: ignore[override]
+        return len(self.row)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What `SampleBatch.left_out` says: how many documents were left out, why, and where the first of them are.
+
+    Args:
+        reason: op and rule, such as "map_transform: None" or "pack_flat: longer than max_length".
+        count: documents.
+        addresses: the first eight of them.
+    """
+
+    reason: str
+    count: int
+    addresses: tuple[Address, ...]
+
+
 @dataclasses.dataclass(slots=True)
 class Columns:
     """The documents of one chunk.
@@ -112,6 +139,9 @@ class Columns:
         shard, row: int64[n], each document's address.
         records: one dict per document, or None when the format delivers columns.
         fields: columns by name; they win over a record's field of the same name.
+        sources: int64[n], each document's dataset, where an op gathers documents of several; else None.
+        dropped: documents that stages left out, and why.
+        quarantined: (piece of the chunk, row) of documents that failed and were set aside, see `zephon.ops.quarantine`.
     """
 
     dataset: int
@@ -119,9 +149,16 @@ class Columns:
     row: IntArray
     records: list[dict[str, Any]] | None
     fields: dict[str, Column] = dataclasses.field(default_factory=dict)
+    sources: IntArray | None = None
+    dropped: list[Dropped] = dataclasses.field(default_factory=list)
+    quarantined: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.row)
+
+    def source(self, i: int) -> int:
+        """The dataset of document i."""
+        return self.dataset if self.sources is None else int(self.sources[i])
 
     def dicts(self) -> Iterator[dict[str, Any]]:
         """Each document as one new dict."""
@@ -139,7 +176,20 @@ class Columns:
             self.row[rows],
             None if self.records is None else [self.records[i] for i in rows.tolist()],
             {name: take(column, rows) for name, column in self.fields.items()},
+            None if self.sources is None else self.sources[rows],
+            list(self.dropped),
+            list(self.quarantined),
         )
+
+    def keep(self, rows: IntArray, reason: str) -> Columns:
+        """The given rows (ascending); the others are noted as left out for this reason."""
+        if len(rows) == len(self):
+            return self
+        kept = self.take(rows)
+        gone = np.setdiff1d(np.arange(len(self)), rows)
+        sources = np.full(len(gone), self.dataset) if self.sources is None else self.sources[gone]
+        kept.dropped.append(Dropped(reason, sources, self.shard[gone], self.row[gone]))
+        return kept
 
 
 Stage = Callable[[Columns], Columns]

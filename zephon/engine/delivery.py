@@ -45,6 +45,8 @@ class Delivery:
             lane.fill()
         while True:
             done = plan[:skip]
+            if not skip and not all([lane.pass_over(step, self.world.per_lane) for lane in lanes.values()]):
+                return
             if not self._step_ready(lanes, shares, done):
                 return
             for index in range(skip, len(plan)):
@@ -69,10 +71,10 @@ class Delivery:
         """Takes the share's rows out of the lane, passing over what other ranks own of it."""
         if first == last:
             return None
-        if first == share.first:
+        if first == share.first and first:
             lane.take(min(first, lane.ready))
         block = lane.take(min(last - first, lane.ready))
-        if last == share.last:
+        if last == share.last and last < self.world.per_lane:
             lane.take(min(self.world.per_lane - last, lane.ready))
         return block
 

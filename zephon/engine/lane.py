@@ -11,16 +11,20 @@ sentinel before it and its number since then. That tag *is* the cursor: nothing 
 from __future__ import annotations
 
 import collections
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
 
 from zephon.engine.program import Program
+from zephon.engine.tails import Tails
 from zephon.engine.workers import Pending, Runner
+from zephon.errors import DataError
 from zephon.ops.block import Block, concatenate, of_documents
-from zephon.ops.op import Accumulator, Carrying, LaneContext
-from zephon.state import Cursor
-from zephon.types import Columns
+from zephon.ops.op import Accumulator, Carrying, Counting
+from zephon.ops.quarantine import break_budget
+from zephon.state import Bad, Cursor, Skip
+from zephon.types import Columns, Dropped
 
 _NONE = np.empty(0, np.int64)
 
@@ -29,10 +33,9 @@ class _Output(NamedTuple):
     """Outputs of one push, with what their cursors need."""
 
     block: Block
-    position: int
-    tail_chunks: int
-    tail_tokens: int
+    base: Cursor
     first: int
+    dropped: list[Dropped]
 
 
 class Lane:
@@ -50,28 +53,40 @@ class Lane:
         self.lane = lane
         self.cursor = cursor
         self._program, self._runner, self._window = program, runner, window
-        context = LaneContext(lane, len(program.datasets))
-        self._chain: list[Accumulator] = [op.open(context) for op in program.accumulators]
+        self._chain: list[Accumulator] = [op.open(program.context(lane)) for op in program.accumulators]
         self._carrier_index = next((i for i, op in enumerate(program.accumulators) if op.carries), None)
         # A tail behind an op that reorders is only made again by replaying whole flush intervals.
         upstream = program.accumulators[: self._carrier_index] if self._carrier_index is not None else []
         self._grain = program.flush_every if any(op.reorders for op in upstream) else 1
-        self._pending: collections.deque[Pending[Columns | None]] = collections.deque()
+        self._pending: collections.deque[Pending[Columns | None] | None] = collections.deque()
         self._submitted = self._position = cursor.position - cursor.tail_chunks
-        self._inflow = collections.deque([(self._position, 0)])
+        self._tails = Tails(self._position, len(self._carrier.carried) if self._carrier_index is not None else 0)
         self._outputs: collections.deque[_Output] = collections.deque()
+        self._used = 0  # sequences already taken of the first output
         self._ready = 0
         self._ended = False
         self._tokens = np.array(cursor.tokens or [0] * len(program.datasets), np.int64)
-        self._block = (cursor.position, cursor.tail_chunks, cursor.tail_tokens)
+        self._jumps = cursor.jumps
+        self._known: dict[int, list[Bad]] = {}
+        for bad in cursor.bad:
+            self._known.setdefault(bad.position, []).append(bad)
+        self._base = dataclasses.replace(
+            cursor, delivered=0, tokens=(), jumps=(), bad=(), quarantined=cursor.quarantined - len(cursor.bad)
+        )
         self._made = 0
         self._to_drop = cursor.delivered
         self._primed = False
+        self._dropped: list[Dropped] = []  # until the next output
+        self._reported: list[Dropped] = []  # with outputs taken
 
     def fill(self) -> None:
         """Gives workers what the lane will need next."""
         while not self._ended and len(self._pending) < self._window:
-            self._pending.append(self._runner.submit(self._program.process, self.lane, self._submitted))
+            at, pending = self._submitted, None
+            if self._needed(at):
+                known = tuple((bad.piece, bad.row) for bad in self._known.get(at, ()))
+                pending = self._runner.submit(self._program.process, self.lane, at, known)
+            self._pending.append(pending)
             self._submitted += 1
 
     def ensure(self, count: int) -> bool:
@@ -86,7 +101,7 @@ class Lane:
     def ready(self) -> int:
         return self._ready
 
-    def take(self, count: int) -> Block:
+    def take(self, count: int, *, counted: bool = True) -> Block:
         """The next ``count`` sequences, which must be ready. Moves the cursor behind them."""
         assert self._ready >= count
         if count == 0:
@@ -94,20 +109,52 @@ class Lane:
         taken: list[Block] = []
         missing = count
         while missing:
-            output = self._outputs.popleft()
-            n = min(missing, len(output.block))
-            if n < len(output.block):
-                rest = output.block.take(np.arange(n, len(output.block)))
-                self._outputs.appendleft(output._replace(block=rest, first=output.first + n))
-                output = output._replace(block=output.block.take(np.arange(n)))
-            taken.append(output.block)
-            self._tokens += output.block.counts.sum(axis=0)
-            missing -= n
-            self.cursor = Cursor(
-                output.position, output.tail_chunks, output.tail_tokens, output.first + n, tuple(self._tokens.tolist())
-            )
+            output, block, used = self._outputs[0], self._outputs[0].block, self._used
+            if used == 0:
+                self._reported += output.dropped
+            n = min(missing, len(block) - used)
+            if n < len(block):
+                block = block.part_of(used, used + n)
+            taken.append(block)
+            if counted:
+                self._tokens += block.counts.sum(axis=0)
+            missing, self._used = missing - n, used + n
+            if self._used == len(output.block):
+                self._outputs.popleft()
+                self._used = 0
+        made, base = output.first + used + n, output.base
+        self.cursor = Cursor(
+            base.position,
+            base.tail_chunks,
+            base.tail_tokens,
+            made,
+            tuple(self._tokens.tolist()),
+            base.tails,
+            base.quarantined,
+            base.bad,
+            self._jumps,
+            base.skips,
+        )
         self._ready -= count
         return concatenate(taken)
+
+    def report(self) -> list[Dropped]:
+        """Documents left out between the sequences taken since the last call."""
+        reported, self._reported = self._reported, []
+        return reported
+
+    def pass_over(self, step: int, per_step: int) -> bool:
+        """Follows an instruction to skip steps before this one; False when the lane ends on the way."""
+        count = sum(n for at, n in self._jumps if at == step)
+        self._jumps = tuple(jump for jump in self._jumps if jump[0] != step)
+        for _ in range(count):
+            if not self.ensure(per_step):
+                return False
+            self.take(per_step, counted=False)
+        if count:
+            missing = np.full(count * per_step, -1)
+            self._reported.append(Dropped("skip: steps (sequences)", missing, missing, missing))
+        return True
 
     def _advance(self) -> None:
         columns = self._next()
@@ -116,7 +163,7 @@ class Lane:
             self._ended = True
             self._pending.clear()
             return
-        self._emit(self._through(0, of_documents(columns, len(self._program.datasets))))
+        self._push(columns)
         self._position += 1
         sentinel = self._position % self._program.flush_every == 0
         if sentinel:
@@ -129,9 +176,58 @@ class Lane:
     def _next(self) -> Columns | None:
         self.fill()
         pending = self._pending.popleft()
-        columns = pending.result()
+        columns = pending.result() if pending is not None else None
         self.fill()
         return columns
+
+    def _push(self, columns: Columns) -> None:
+        columns = self._admit(columns)
+        self._emit(self._through(0, of_documents(columns, len(self._program.datasets))))
+
+    def _admit(self, columns: Columns) -> Columns:
+        """A chunk's documents, without those that an instruction leaves out; quarantine goes into the state."""
+        if columns.quarantined:
+            self._quarantine(columns)
+        if self._base.skips:
+            columns = self._skip(columns)
+        self._dropped += columns.dropped
+        return columns
+
+    def _quarantine(self, columns: Columns) -> None:
+        known = self._known.get(self._position, [])
+        found = [Bad(self._position, *place) for place in columns.quarantined]
+        new = [bad for bad in found if bad not in known]
+        if new and (not self._primed or self._made < self._to_drop):
+            piece = self._program.plan.chunk(self.lane, self._position).pieces[new[0].piece]  # type: ignore[union-attr]
+            address = self._program.datasets[columns.dataset].address(piece.shard, new[0].row)
+            raise DataError(
+                f"a document that was used before the restart fails now: {address}",
+                follows="the sequences behind it would be others than those already trained on",
+                remedy="make the function that failed deterministic, or go back to the checkpoint before",
+            )
+        base = self._base
+        self._base = dataclasses.replace(base, bad=(*base.bad, *found), quarantined=base.quarantined + len(found))
+        if self._base.quarantined > self._program.guard.budget:
+            break_budget(self._program.guard.budget)
+
+    def _skip(self, columns: Columns) -> Columns:
+        rules = tuple(self._settle(rule) for rule in self._base.skips)
+        if rules != self._base.skips:
+            self._base = dataclasses.replace(self._base, skips=rules)
+        keep = np.ones(len(columns), bool)
+        for rule in rules:
+            if rule.after == 0 and rule.position <= self._position:
+                for dataset, shard, row in rule.documents:
+                    if dataset == columns.dataset:
+                        keep &= (columns.shard != shard) | (columns.row != row)
+        return columns.keep(np.flatnonzero(keep), "skip: document")
+
+    def _settle(self, rule: Skip) -> Skip:
+        """Turns "after so many sequences of this block" into "from this chunk on", when the time has come."""
+        if rule.after == 0 or not self._primed:
+            return rule
+        passed = rule.position < self._base.position or self._made >= rule.after
+        return Skip(self._position, 0, rule.documents) if passed else rule
 
     def _through(self, first: int, block: Block | None, last: int | None = None) -> Block | None:
         for accumulator in self._chain[first:last]:
@@ -145,20 +241,37 @@ class Lane:
             self._emit(self._through(i + 1, accumulator.flush(final=final)))
 
     def _emit(self, block: Block | None) -> None:
+        for accumulator in self._chain:
+            if isinstance(accumulator, Counting) and accumulator.dropped:
+                self._dropped += accumulator.dropped
+                accumulator.dropped = []
         if block is None or len(block) == 0:
             return
         first = self._made
         self._made += len(block)
+        dropped, self._dropped = self._dropped, []
         if first < self._to_drop:  # delivered before the cursor was taken
             drop = min(len(block), self._to_drop - first)
-            block, first = block.take(np.arange(drop, len(block))), first + drop
+            block, first, dropped = block.part_of(drop, len(block)), first + drop, []
         if len(block):
-            self._outputs.append(_Output(block, *self._block, first))
+            self._outputs.append(_Output(block, self._base, first, dropped))
             self._ready += len(block)
 
     def _begin_block(self) -> None:
-        tail_tokens = self._carrier.carried if self._carrier_index is not None else 0
-        self._block = (self._position, self._tail_chunks(tail_tokens), tail_tokens)
+        tails: tuple[int, ...] = ()
+        carried: tuple[int, ...] = ()
+        if self._carrier_index is not None:
+            carried = tuple(self._carrier.carried)
+            tails = self._tails.chunks(self._position, self._carrier.inflow, carried)
+        back = max(tails, default=0)
+        self._base = dataclasses.replace(
+            self._base,
+            position=self._position,
+            tail_chunks=back,
+            tail_tokens=sum(carried),
+            tails=tuple(zip(tails, carried, strict=True)) if len(tails) > 1 else (),
+            bad=tuple(bad for bad in self._base.bad if bad.position >= self._position - back),
+        )
         self._made = self._to_drop = 0
         for accumulator in self._chain:
             accumulator.start(self._position)
@@ -170,41 +283,48 @@ class Lane:
         return carrier
 
     def _note_inflow(self) -> None:
-        if self._carrier_index is None:
-            return
-        carrier, noted = self._carrier, self._inflow
-        noted.append((self._position, carrier.inflow))
-        while len(noted) > 1 and carrier.inflow - noted[1][1] >= carrier.carried:
-            noted.popleft()  # an older start is never needed again: the tail begins behind it
+        if self._carrier_index is not None:
+            self._tails.note(self._position, self._carrier.inflow, self._carrier.carried)
 
-    def _tail_chunks(self, tokens: int) -> int:
-        if tokens == 0:
-            return 0
-        start = max(position for position, inflow in self._inflow if self._carrier.inflow - inflow >= tokens)
-        return self._position - start
+    def _needed(self, position: int) -> bool:
+        """Whether a chunk must be read; of those that only hold tails, the ones of other groups need not be."""
+        tails = self.cursor.tails
+        if not tails or self._primed or position >= self.cursor.position or self._grain > 1:
+            return True
+        chunk = self._program.plan.chunk(self.lane, position)
+        assert chunk is not None
+        return position >= self.cursor.position - tails[self._carrier.group_of(chunk.dataset)][0]
 
     def _prime(self) -> None:
-        """Makes the carried tail again from the chunks it came from, then begins the block."""
-        self._primed = True
+        """Makes the carried tails again from the chunks they came from, then begins the block."""
         upstream = self._carrier_index or 0
         datasets = len(self._program.datasets)
         for accumulator in self._chain:
             accumulator.start(self._position)
         while self._position < self.cursor.position:
             columns = self._next()
-            assert columns is not None
-            self._prime_with(self._through(0, of_documents(columns, datasets), upstream))
+            if columns is not None:
+                self._prime_with(self._through(0, of_documents(self._admit(columns), datasets), upstream))
             self._position += 1
             if self._position % self._program.flush_every == 0:
                 for i in range(upstream):
                     self._prime_with(self._through(i + 1, self._chain[i].flush(final=False), upstream))
                     self._chain[i].start(self._position)
             if self._position % self._grain == 0:
-                self._inflow.append((self._position, self._carrier.inflow))
+                self._tails.note(self._position, self._carrier.inflow, self._everything)
         if self._carrier_index is not None:
-            self._carrier.trim(self.cursor.tail_tokens)
+            tails = self.cursor.tails
+            self._carrier.trim([tokens for _, tokens in tails] if tails else [self.cursor.tail_tokens])
         for accumulator in self._chain:
             accumulator.start(self._position)
+            if isinstance(accumulator, Counting):
+                accumulator.dropped = []
+        self._dropped = []
+        self._primed = True
+
+    @property
+    def _everything(self) -> list[int]:
+        return [1 << 62] * len(self._carrier.carried)
 
     def _prime_with(self, block: Block | None) -> None:
         if block is not None and len(block):

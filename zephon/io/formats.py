@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from zephon.errors import nearest
+from zephon.errors import DataError, nearest
 from zephon.types import Column
 
 if TYPE_CHECKING:
@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 
 class Documents(NamedTuple):
-    """What a format read: row names, and the records or columns that belong to them (see `Columns`)."""
+    """What a format read: row names, and the records or columns that belong to them (see `Columns`).
+
+    ``bad`` holds an error, with its ``document`` set, for each document that could not be read while others could.
+    """
 
     rows: list[int]
     records: list[dict[str, object]] | None
     fields: dict[str, Column]
+    bad: tuple[DataError, ...] = ()
 
 
 class Format(Protocol):

@@ -44,27 +44,29 @@ class Jsonl:
 
 
 def _lines_between(dataset: Dataset, shard: int, start: int, stop: int) -> tuple[int, bytes]:
+    """The whole lines that begin in [start, stop) and the offset of the first of them."""
     path, size = dataset.path(shard), int(dataset.sizes[shard])
     begin = max(start - 1, 0)  # one byte back: a range that follows a line feed starts with a document of its own
-    data = read_range(dataset.fs, path, begin, stop)
-    if begin + len(data) < min(stop, size):
+    wanted = min(stop + _TAIL, size)  # mostly the end of the last line comes along
+    data = read_range(dataset.fs, path, begin, wanted)
+    if begin + len(data) < wanted:
         raise DataError(
             f"{path} ends at byte {begin + len(data)}, but the listing said {size} bytes",
             follows="documents would be lost without a word",
             remedy="restore the shard, or start a new run on the data as it is now",
         )
-    if start > 0:
-        cut = data.find(b"\n") + 1
-        if cut == 0 or begin + cut >= stop:
-            return start, b""
-        data, begin = data[cut:], begin + cut
-    while not data.endswith(b"\n") and begin + len(data) < size:
-        more = read_range(dataset.fs, path, begin + len(data), begin + len(data) + _TAIL)
-        end = more.find(b"\n") + 1
-        data += more[:end] if end else more
-        if end or not more:
+    cut = data.find(b"\n") + 1 if start > 0 else 0
+    if start > 0 and (cut == 0 or begin + cut >= stop):
+        return start, b""
+    end = data.find(b"\n", stop - 1 - begin) + 1
+    while not end and begin + len(data) < size:
+        more = read_range(dataset.fs, path, begin + len(data), min(begin + 2 * len(data), size))
+        if not more:
             break
-    return begin, data
+        end = more.find(b"\n") + 1
+        end = len(data) + end if end else 0
+        data += more
+    return begin + cut, data[cut : end or len(data)]
 
 
 def _lines_from(content: bytes, start: int, stop: int) -> tuple[int, bytes]:
@@ -98,6 +100,7 @@ def _parse(dataset: Dataset, shard: int, offset: int, data: bytes) -> Documents:
         data, offset = data[len(_BOM) :], len(_BOM)
     rows: list[int] = []
     records: list[dict[str, Any]] = []
+    bad: list[DataError] = []
     loads = orjson.loads
     for line in data.split(b"\n"):
         if line:
@@ -107,13 +110,16 @@ def _parse(dataset: Dataset, shard: int, offset: int, data: bytes) -> Documents:
                 if not line.strip():
                     offset += len(line) + 1
                     continue
-                raise _bad_line(dataset, shard, offset, f"is not one JSON object: {error}") from error
-            if type(record) is not dict:
-                raise _bad_line(dataset, shard, offset, f"holds a JSON {type(record).__name__} where an object is needed")
-            records.append(record)
-            rows.append(offset)
+                bad.append(_bad_line(dataset, shard, offset, f"is not one JSON object: {error}"))
+                record = None
+            if type(record) is dict:
+                records.append(record)
+                rows.append(offset)
+            elif len(bad) == 0 or bad[-1].document != (shard, offset):
+                why = f"holds a JSON {type(record).__name__} where an object is needed"
+                bad.append(_bad_line(dataset, shard, offset, why))
         offset += len(line) + 1
-    return Documents(rows, records, {})
+    return Documents(rows, records, {}, tuple(bad))
 
 
 def _bad_line(dataset: Dataset, shard: int, offset: int, why: str) -> DataError:
@@ -122,7 +128,7 @@ def _bad_line(dataset: Dataset, shard: int, offset: int, why: str) -> DataError:
         follows="the document would be left out without a word",
         remedy="mend the line, or remove it before a new run begins",
     )
-    error.add_note(f"address: {dataset.address(shard, offset)}")
+    error.document = (shard, offset)
     return error
 
 

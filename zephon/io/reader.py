@@ -6,13 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from zephon.errors import DataError
 from zephon.io.dataset import Dataset
 from zephon.seeds import permutation
 from zephon.types import Chunk, Column, Columns, Ragged
 
 
-def read(dataset: Dataset, chunk: Chunk) -> Columns:
+def read(dataset: Dataset, chunk: Chunk, bad: list[DataError] | None = None) -> Columns:
     """Reads all pieces of a chunk, in the plan's order of documents.
+
+    Args:
+        bad: takes the errors about single documents; without it the first of them is raised.
 
     Raises:
         DataError: a document or shard cannot be used; a note names the address.
@@ -27,6 +31,10 @@ def read(dataset: Dataset, chunk: Chunk) -> Columns:
         except Exception as error:
             error.add_note(f"while reading dataset {dataset.name!r}, shard {dataset.shards[shard]!r}, {start} to {stop}")
             raise
+        if documents.bad:
+            if bad is None:
+                raise documents.bad[0]
+            bad += documents.bad
         rows += documents.rows
         shards += [shard] * len(documents.rows)
         if documents.records is not None:

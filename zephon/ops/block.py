@@ -63,6 +63,10 @@ class Block:
     def take(self, order: IntArray) -> Block:
         return Block(self.parts, self.part[order], self.row[order], self.counts[order])
 
+    def part_of(self, first: int, last: int) -> Block:
+        """Consecutive elements, without copying anything."""
+        return Block(self.parts, self.part[first:last], self.row[first:last], self.counts[first:last])
+
     def compact(self) -> Block:
         """Without the parts that no element refers to any more, so that their values can be freed."""
         needed, part = np.unique(self.part, return_inverse=True)
@@ -140,3 +144,16 @@ def concatenate(blocks: list[Block]) -> Block:
         np.concatenate([block.row for block in blocks]),
         np.concatenate([block.counts for block in blocks]),
     )
+
+
+def addresses_of(block: Block, rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """int64 arrays (dataset, shard, row) of some of a block's documents; (-1, -1, -1) for packed rows."""
+    found = np.full((3, len(rows)), -1, np.int64)
+    parts, places = block.part[rows], block.row[rows]
+    for number in np.unique(parts).tolist():
+        documents = block.parts[number].documents
+        if documents is not None:
+            here = np.flatnonzero(parts == number)
+            found[0, here] = block.parts[number].datasets[places[here]]
+            found[1, here], found[2, here] = documents.shard[places[here]], documents.row[places[here]]
+    return found[0], found[1], found[2]

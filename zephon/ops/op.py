@@ -9,10 +9,13 @@ An op is a frozen description; `describe` gives all of it that defines the strea
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, ClassVar, Protocol
 
-from zephon.ops.block import Block
-from zephon.types import Columns, Stage
+from zephon.io.dataset import Dataset
+from zephon.ops.block import Block, addresses_of
+from zephon.types import Columns, Dropped, IntArray, Stage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,10 @@ def free(default: Any = None) -> Any:
 
 
 class StageOp(Op):
-    """An op that runs on workers."""
+    """An op that runs on workers; behind an accumulator, in the lane's thread."""
+
+    packed: ClassVar[bool] = False  # whether it can also be run on packed rows
+    on_error: str | None = None
 
     def stage(self) -> Stage:
         raise NotImplementedError
@@ -48,10 +54,18 @@ class LaneContext:
     Args:
         lane: the lane's number.
         datasets: how many datasets the source has.
+        sources: the datasets themselves, for names and addresses.
+        weights: the source's mixture in the order of the datasets, or None.
     """
 
     lane: int
     datasets: int
+    sources: Sequence[Dataset] = ()
+    weights: Sequence[Fraction] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [dataset.name for dataset in self.sources]
 
 
 class Accumulator(Protocol):
@@ -68,25 +82,44 @@ class Accumulator(Protocol):
         ...
 
 
+class Counting:
+    """Base of accumulators that leave documents out: they put them here, and the lane takes them away."""
+
+    def __init__(self) -> None:
+        self.dropped: list[Dropped] = []
+
+    def start(self, position: int) -> None:
+        pass
+
+    def leave_out(self, block: Block, rows: IntArray, reason: str) -> None:
+        """Notes documents of a block as left out; elements that are packed rows have no address and count as row -1."""
+        if len(rows):
+            self.dropped.append(Dropped(reason, *addresses_of(block, rows)))
+
+
 class Carrying(Accumulator, Protocol):
-    """An accumulator that carries a tail across the sentinel by address: the last ``carried`` tokens pushed to it."""
+    """An accumulator that carries tails across the sentinel by address: per group, the last tokens pushed to it."""
 
     @property
-    def inflow(self) -> int:
-        """Tokens pushed so far; only differences mean anything."""
+    def inflow(self) -> Sequence[int]:
+        """Tokens pushed so far, by group; only differences mean anything."""
         ...
 
     @property
-    def carried(self) -> int:
-        """Tokens held now, all of them the last ones pushed."""
+    def carried(self) -> Sequence[int]:
+        """Tokens held now, by group, all of them the last ones pushed."""
+        ...
+
+    def group_of(self, dataset: int) -> int:
+        """The group that a dataset's documents go to."""
         ...
 
     def prime(self, block: Block) -> None:
         """Takes documents again that were pushed before the cursor: keeps them without giving anything out."""
         ...
 
-    def trim(self, carried: int) -> None:
-        """Ends priming: keeps the last ``carried`` tokens only."""
+    def trim(self, carried: Sequence[int]) -> None:
+        """Ends priming: keeps the last ``carried`` tokens of each group only."""
         ...
 
 
@@ -102,23 +135,6 @@ class AccumulatorOp(Op):
 
     def open(self, context: LaneContext) -> Accumulator:
         raise NotImplementedError
-
-
-class StageAccumulator:
-    """A stage behind an accumulator runs in the lane's thread, on what comes out of it."""
-
-    def __init__(self, stage: Any) -> None:
-        self._stage = stage
-
-    def start(self, position: int) -> None:
-        pass
-
-    def push(self, block: Block) -> Block | None:
-        result: Block | None = self._stage(block)
-        return result
-
-    def flush(self, *, final: bool) -> Block | None:
-        return None
 
 
 def run_stages(stages: list[Stage], columns: Columns) -> Columns:

@@ -9,6 +9,8 @@ their documents on restore, and the state holds no token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from zephon.ops.block import Block
@@ -21,18 +23,25 @@ class Wrap:
     def __init__(self, length: int, pad_token_id: int, datasets: int) -> None:
         self._length, self._pad, self._datasets = length, pad_token_id, datasets
         self._stream = Stream.empty()
-        self.inflow = 0
+        self._inflow = 0
 
     @property
-    def carried(self) -> int:
-        return len(self._stream)
+    def inflow(self) -> tuple[int, ...]:
+        return (self._inflow,)
+
+    @property
+    def carried(self) -> tuple[int, ...]:
+        return (len(self._stream),)
+
+    def group_of(self, dataset: int) -> int:
+        return 0
 
     def start(self, position: int) -> None:
         pass
 
     def push(self, block: Block) -> Block | None:
         rows, tokens = self._stream.pour(block, self._length, self._datasets)
-        self.inflow += tokens
+        self._inflow += tokens
         return rows
 
     def flush(self, *, final: bool) -> Block | None:
@@ -49,7 +58,7 @@ class Wrap:
         return make_rows(fields, stream.starts, stream.sources, offsets, np.array([used]), self._datasets)
 
     def prime(self, block: Block) -> None:
-        self.inflow += self._stream.append(block)
+        self._inflow += self._stream.append(block)
 
-    def trim(self, carried: int) -> None:
-        _, self._stream = self._stream.split(len(self._stream) - carried)
+    def trim(self, carried: Sequence[int]) -> None:
+        _, self._stream = self._stream.split(len(self._stream) - carried[0])
