@@ -24,7 +24,8 @@ from zephon.launch.schedulers.k8s.errors import ClusterError, Conflict, NotFound
 from zephon.launch.schedulers.k8s.logs import node_log
 from zephon.launch.schedulers.k8s.manifest import Request, build, owned_by
 from zephon.launch.schedulers.k8s.options import KubernetesOptions, options_from
-from zephon.launch.schedulers.k8s.rescale import Rescaled, rescale_job
+from zephon.launch.schedulers.k8s.queue import check_queue, is_queued, queue_reason, set_active
+from zephon.launch.schedulers.k8s.rescale import Rescaled, check_not_ended, check_rescale, effect, rescale_job
 from zephon.launch.schedulers.k8s.status import Summary, summarize
 
 Json = dict[str, Any]
@@ -35,7 +36,7 @@ DELETE_MARGIN_S = 60.0
 class _Options(runopts):  # type: ignore[misc]
     """TorchX's option table, resolved by our typed options so that an error names field, value and remedy."""
 
-    def resolve(self, cfg: Mapping[str, Any], *, ignore_unknown: bool = False) -> dict[str, Any]:  # noqa: ARG002
+    def resolve(self, cfg: Mapping[str, Any], *, ignore_unknown: bool = False) -> dict[str, Any]:
         return options_from(cfg).to_dict()
 
 
@@ -88,6 +89,7 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
         job, *children = request.documents
         created = self._ours(cluster, job)
         if created is None:
+            check_queue(cluster, options)
             for document in request.documents if options.server_dry_run else ():
                 cluster.create(document, dry_run=True)
             created = self._created(cluster, job)
@@ -156,7 +158,8 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
             job = cluster.get("Job", namespace, name)
         except NotFound:
             return None
-        return summarize(job, cluster.find("Pod", namespace, labels=_selector(job)))
+        pods = cluster.find("Pod", namespace, labels=_selector(job))
+        return summarize(job, pods, queue_reason=queue_reason(cluster, job))
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
         options = options_from(cfg) if cfg else self.options
@@ -204,8 +207,15 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
         namespace, name = self._parse(app_id)
         return rescale_job(self._cluster(self.options), namespace, name, nodes)
 
+    def preview(self, app_id: str, nodes: int) -> str:
+        """What a rescale would do to the pods, in a sentence; refuses what ``rescale`` would refuse."""
+        namespace, name = self._parse(app_id)
+        job = self._cluster(self.options).get("Job", namespace, name)
+        check_rescale(job, nodes)
+        return effect(job, nodes)
+
     def stop(self, app_id: str) -> None:
-        """Suspends: every pod gets SIGTERM and its grace period, the objects stay."""
+        """Suspends: every pod gets SIGTERM and its grace period, the objects stay. A queued job is stopped through Kueue."""
         self._suspend(app_id, suspend=True)
 
     def resume(self, app_id: str) -> None:
@@ -214,7 +224,13 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
 
     def _suspend(self, app_id: str, *, suspend: bool) -> None:
         namespace, name = self._parse(app_id)
-        self._cluster(self.options).patch("Job", namespace, name, {"spec": {"suspend": suspend}})
+        cluster = self._cluster(self.options)
+        job = cluster.get("Job", namespace, name)
+        check_not_ended(job, "stop" if suspend else "resume")
+        if is_queued(job):
+            set_active(cluster, job, active=not suspend)
+        else:
+            cluster.patch("Job", namespace, name, {"spec": {"suspend": suspend}})
 
     def _cancel_existing(self, app_id: str) -> None:
         self.stop(app_id)

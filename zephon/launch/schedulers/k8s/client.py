@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zephon.launch.schedulers.k8s.errors import ClusterError, no_cluster, refusal, unreachable
+from zephon.launch.schedulers.k8s.errors import ClusterError, NotFound, no_cluster, refusal, unreachable
 
 Json = dict[str, Any]
 
@@ -23,9 +23,9 @@ COLLECTIONS = {
     "Deployment": "/apis/apps/v1/namespaces/{namespace}/deployments",
     "Pod": "/api/v1/namespaces/{namespace}/pods",
     "Event": "/api/v1/namespaces/{namespace}/events",
-    "LocalQueue": "/apis/kueue.x-k8s.io/v1beta1/namespaces/{namespace}/localqueues",
-    "Workload": "/apis/kueue.x-k8s.io/v1beta1/namespaces/{namespace}/workloads",
-    "WorkloadPriorityClass": "/apis/kueue.x-k8s.io/v1beta1/workloadpriorityclasses",
+    "LocalQueue": "/apis/kueue.x-k8s.io/{kueue}/namespaces/{namespace}/localqueues",
+    "Workload": "/apis/kueue.x-k8s.io/{kueue}/namespaces/{namespace}/workloads",
+    "WorkloadPriorityClass": "/apis/kueue.x-k8s.io/{kueue}/workloadpriorityclasses",
 }
 MERGE = "application/merge-patch+json"
 
@@ -38,6 +38,7 @@ class Cluster:
     ) -> None:
         self.kubeconfig, self.context, self.timeout_s, self.retry_s = kubeconfig, context, timeout_s, retry_s
         self._api: Any = None
+        self._kueue: str | None = None
 
     def close(self) -> None:
         if self._api is not None:
@@ -54,30 +55,30 @@ class Cluster:
         query = [("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])]
         return self.request(
             "POST",
-            _path(document["kind"], metadata["namespace"]),
+            self._path(document["kind"], metadata["namespace"]),
             query=query,
             body=document,
             action=f"create {document['kind']} {metadata['namespace']}/{metadata['name']}",
         )
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
-        return self.request("GET", _path(kind, namespace, name), action=f"read {kind} {namespace}/{name}")
+        return self.request("GET", self._path(kind, namespace, name), action=f"read {kind} {namespace}/{name}")
 
     def find(self, kind: str, namespace: str, *, labels: str = "", fields: str = "") -> list[Json]:
         query = [(key, value) for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value]
-        answer = self.request("GET", _path(kind, namespace), query=query, action=f"list {kind}s in {namespace}")
+        answer = self.request("GET", self._path(kind, namespace), query=query, action=f"list {kind}s in {namespace}")
         items: list[Json] = answer.get("items") or []
         return items
 
     def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> Json:
         """A merge patch; with ``metadata.resourceVersion`` in it, refused if the object has changed since."""
         action = f"change {kind} {namespace}/{name}"
-        return self.request("PATCH", _path(kind, namespace, name), body=change, content_type=MERGE, action=action)
+        return self.request("PATCH", self._path(kind, namespace, name), body=change, content_type=MERGE, action=action)
 
     def delete(self, kind: str, namespace: str, name: str) -> Json:
         """Deletes an object and, in the foreground, what it owns."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}
-        return self.request("DELETE", _path(kind, namespace, name), body=body, action=f"delete {kind} {namespace}/{name}")
+        return self.request("DELETE", self._path(kind, namespace, name), body=body, action=f"delete {kind} {namespace}/{name}")
 
     def log_lines(self, namespace: str, pod: str, *, follow: bool, previous: bool = False, since_s: int = 0) -> Iterator[str]:
         """Lines of one container's log with their newline; while following, ends with the container or the connection."""
@@ -85,7 +86,7 @@ class Cluster:
         query += [("sinceSeconds", str(since_s))] if since_s else []
         response = self._respond(
             "GET",
-            f"{_path('Pod', namespace, pod)}/log",
+            f"{self._path('Pod', namespace, pod)}/log",
             query=query,
             body=None,
             content_type=None,
@@ -178,6 +179,22 @@ class Cluster:
             response.read(cache_content=True)
         return response
 
+    def kueue_version(self) -> str | None:
+        """The API version of Kueue that this cluster prefers; None when it has no Kueue."""
+        if self._kueue is None:
+            try:
+                group = self.request("GET", "/apis/kueue.x-k8s.io", action="look for Kueue")
+            except NotFound:
+                return None
+            self._kueue = str(group["preferredVersion"]["version"])
+        return self._kueue
+
+    def _path(self, kind: str, namespace: str, name: str | None = None) -> str:
+        pattern = COLLECTIONS[kind]
+        kueue = self.kueue_version() or "v1beta1" if "{kueue}" in pattern else ""
+        collection = pattern.format(namespace=namespace, kueue=kueue)
+        return collection if name is None else f"{collection}/{name}"
+
     def _client(self) -> Any:
         if self._api is None:
             import os
@@ -200,11 +217,6 @@ class Cluster:
                 raise no_cluster(str(error), context=self.context) from None
             self._api = client.ApiClient(configuration=configuration)
         return self._api
-
-
-def _path(kind: str, namespace: str, name: str | None = None) -> str:
-    collection = COLLECTIONS[kind].format(namespace=namespace)
-    return collection if name is None else f"{collection}/{name}"
 
 
 def _status(data: bytes) -> Json:

@@ -14,6 +14,7 @@ from zephon.errors import ConfigError
 from zephon.launch.schedulers.k8s.client import Cluster
 from zephon.launch.schedulers.k8s.errors import Conflict
 from zephon.launch.schedulers.k8s.names import NODES_MAX, NODES_MIN
+from zephon.launch.schedulers.k8s.queue import is_elastic, is_queued
 
 Json = dict[str, Any]
 
@@ -72,7 +73,6 @@ def check_rescale(job: Json, nodes: int) -> None:
     metadata, status, spec = job["metadata"], job.get("status") or {}, job["spec"]
     annotations = metadata.get("annotations") or {}
     low, high = int(annotations.get(NODES_MIN, 1)), int(annotations.get(NODES_MAX, max(nodes, 1)))
-    ended = [c["type"] for c in status.get("conditions") or [] if c["status"] == "True" and c["type"] in ("Complete", "Failed")]
     if nodes == 0:
         raise ConfigError(
             "nodes=0 is not a size",
@@ -85,12 +85,7 @@ def check_rescale(job: Json, nodes: int) -> None:
             follows="its agents would not accept so few or so many",
             remedy="choose a size within the limits, or stop and start anew with other elastic.nodes_min and nodes_max",
         )
-    if ended or metadata.get("deletionTimestamp"):
-        raise ConfigError(
-            f"the job {metadata['name']} has ended ({', '.join(ended) or 'it is being deleted'})",
-            follows="there is nothing to rescale",
-            remedy="start a new attempt with nodes= set",
-        )
+    check_not_ended(job, "rescale")
     done = int(status.get("succeeded") or 0)
     if done and nodes < int(spec["completions"]):
         raise ConfigError(
@@ -100,16 +95,26 @@ def check_rescale(job: Json, nodes: int) -> None:
         )
 
 
+def check_not_ended(job: Json, verb: str) -> None:
+    """Refuses a verb that only a job that still runs, waits or is stopped can obey."""
+    conditions = (job.get("status") or {}).get("conditions") or []
+    ended = [c["type"] for c in conditions if c["status"] == "True" and c["type"] in ("Complete", "Failed")]
+    if ended or job["metadata"].get("deletionTimestamp"):
+        raise ConfigError(
+            f"the job {job['metadata']['name']} has ended ({', '.join(ended) or 'it is being deleted'})",
+            follows=f"there is nothing to {verb}",
+            remedy="zephon resume starts a new attempt from the last checkpoint",
+        )
+
+
 def effect(job: Json, nodes: int) -> str:
     """What a rescale does to the pods, said before it happens."""
     before = int(job["spec"]["completions"])
-    queued = "kueue.x-k8s.io/queue-name" in (job["metadata"].get("labels") or {})
-    gates = job["spec"]["template"]["spec"].get("schedulingGates") or []
-    elastic = any(gate.get("name") == "kueue.x-k8s.io/elastic-job" for gate in gates)
+    queued = is_queued(job)
     if job["spec"].get("suspend"):
         return f"the job is suspended; it will start with {nodes} nodes"
-    if queued and not elastic:
-        return "this cluster's Kueue does not scale Jobs in place: every pod is stopped and started again"
+    if queued and not is_elastic(job):
+        return "this cluster's Kueue does not scale Jobs in place: every pod is stopped and started again at the new size"
     if nodes < before:
         return f"nodes 0..{nodes - 1} stay, {nodes}..{before - 1} drain and leave"
     wait = " as quota allows" if queued else ""

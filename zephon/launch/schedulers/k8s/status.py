@@ -11,6 +11,7 @@ from typing import Any
 from torchx.specs import AppState
 
 from zephon.launch.schedulers.k8s.names import INDEX, ROLE
+from zephon.launch.schedulers.k8s.queue import STOPPED_BY_USER, is_queued
 
 Json = dict[str, Any]
 
@@ -61,12 +62,19 @@ def summarize(job: Json, pods: Sequence[Json], *, queue_reason: str | None = Non
     status, spec = job.get("status") or {}, job["spec"]
     wanted = int(spec.get("completions") or 0)
     nodes = tuple(sorted((_node(pod, now) for pod in pods if _role(pod) == "node"), key=lambda node: (node.index, node.pod)))
-    troubles = _distinct(node.trouble for node in nodes if node.trouble)
+    troubles = _distinct(node.trouble for node in nodes if node.trouble and _matters(node, nodes, wanted))
     notes = (*troubles, *_doubles(nodes), *_coordinator(pods, now))
     state, line = _overall(job, nodes, wanted, queue_reason)
     if notes and state in (AppState.RUNNING, AppState.PENDING):
         line = f"{line}; {notes[0]}"
     return Summary(state=state, line=line, notes=notes, nodes=nodes, wanted=wanted, restarts=int(status.get("failed") or 0))
+
+
+def _matters(node: Node, nodes: Sequence[Node], wanted: int) -> bool:
+    """Whether a trouble is still one: not of an index that was scaled away, nor of a pod whose successor is there."""
+    over = node.state in (AppState.FAILED, AppState.SUCCEEDED)
+    followed = any(other.index == node.index and other.pod != node.pod and other.state != AppState.FAILED for other in nodes)
+    return node.index < wanted and not (over and followed)
 
 
 def _overall(job: Json, nodes: Sequence[Node], wanted: int, queue_reason: str | None) -> tuple[AppState, str]:
@@ -79,10 +87,9 @@ def _overall(job: Json, nodes: Sequence[Node], wanted: int, queue_reason: str | 
     if job["metadata"].get("deletionTimestamp"):
         return AppState.CANCELLED, f"being deleted, {len(nodes)} pods left"
     if job["spec"].get("suspend"):
-        queued = "kueue.x-k8s.io/queue-name" in (job["metadata"].get("labels") or {})
         if nodes and any(node.state in (AppState.RUNNING, AppState.PENDING) for node in nodes):
             return AppState.RUNNING, f"stopping: {running} of {wanted} nodes are saving their state"
-        if queued:
+        if is_queued(job) and queue_reason != STOPPED_BY_USER:
             return AppState.PENDING, f"waiting in the queue: {queue_reason or 'Kueue has not looked at it yet'}"
         return AppState.CANCELLED, "stopped; resume starts it again from its last checkpoint"
     if queue_reason and running:
@@ -149,7 +156,7 @@ def _ended(ended: Mapping[str, Any]) -> str:
         75: "drained for a resize",
         143: "drained on request",
     }
-    last = (ended.get("message") or "").strip().splitlines()[-1:]
+    last = (ended.get("message") or "").strip().splitlines()[-1:] if code not in (75, 143) else []
     return f"exit code {code} ({known.get(int(code or 0), 'crash')})" + (f": {last[0]}" if last else "")
 
 

@@ -1,0 +1,139 @@
+"""A cluster of real nodes for tests, and pods that run this checkout with the host's own Python.
+
+The image ``kit.test/host:1`` holds no program: the host's ``/usr``, the Python installation, the virtual environment and the
+checkout are mounted into it read-only, through the product's own overlay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.conftest import ROOT, TOOLS, until
+from zephon.launch.schedulers.k8s.client import Cluster
+
+NEEDED = {"runc": "runc", "bridge": "containernetworking-plugins", "busybox": "busybox-static", "zstd": "zstd"}
+
+
+def missing() -> str | None:
+    """Why no cluster can run here, or None."""
+    if not (TOOLS / "cluster" / "node.py").exists():
+        return "no ../shared/tools/cluster beside this checkout: the tests on real nodes are left out"
+    if os.geteuid() != 0:
+        return "the tests on real nodes need root"
+    places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/lib/cni", "/opt/cni/bin"])
+    absent = sorted(package for program, package in NEEDED.items() if not shutil.which(program, path=places))
+    if absent:
+        return f"the tests on real nodes need the Debian packages {' '.join(absent)}"
+    return None
+
+
+class Machines:
+    """Control plane and nodes, started by ``up`` and ended by ``down``; ``life_s`` ends them even if the tests are killed."""
+
+    def __init__(self, directory: Path, *, nodes: int, life_s: int) -> None:
+        self.directory, self.nodes, self.life_s = directory, nodes, life_s
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.runs = directory / "runs"
+        self.api: Cluster
+
+    def tool(self, *args: str, check: bool = True) -> str:
+        command = [sys.executable, str(TOOLS / "cluster" / "node.py"), "--dir", str(self.directory / "kit"), *args]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if check and done.returncode:
+            raise RuntimeError(f"{' '.join(args)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def up(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.runs.mkdir(exist_ok=True)
+        self.runs.chmod(0o777)  # the pods are not root
+        self.tool("up", "--nodes", str(self.nodes), "--port", str(self.port), "--life", str(self.life_s))
+        self.api = Cluster(kubeconfig=self.kubeconfig)
+
+    def down(self) -> None:
+        if hasattr(self, "api"):
+            self.api.close()
+        self.tool("down")
+
+    @property
+    def kubeconfig(self) -> str:
+        return self.tool("kubeconfig").strip()
+
+    def kubectl(self, *args: str, check: bool = True) -> str:
+        return self.tool("kubectl", *args, check=check)
+
+    def namespace(self, name: str) -> str:
+        """A namespace of this name in which hostPath is admitted."""
+        self.kubectl("create", "namespace", name)
+        return name
+
+    def pods(self, namespace: str, role: str = "node") -> list[dict[str, Any]]:
+        """The pods of one role by name, without those that are over."""
+        found = self.api.find("Pod", namespace, labels=f"zephon/role={role}")
+        return [pod for pod in found if pod.get("status", {}).get("phase") in ("Pending", "Running")]
+
+    def options(self, namespace: str, *, worker_env: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
+        """Scheduler options whose pods run this checkout."""
+        return {
+            "namespace": namespace,
+            "kubeconfig": self.kubeconfig,
+            "image": "kit.test/host:1",
+            "image_pull_policy": "Never",
+            "volumes": {"runs": {"mount": "/runs", "host_path": str(self.runs)}},
+            "tmp_size": "1Gi",
+            "lost_node_s": 5,
+            "env": {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **(worker_env or {})},
+            "overlay": host_overlay(),
+            **more,
+        }
+
+
+def host_overlay() -> dict[str, Any]:
+    """The overlay that lets a pod of an empty image run the host's Python and this checkout."""
+    python = Path(sys.base_prefix).resolve()
+    shown = {"usr": Path("/usr"), "checkout": ROOT}
+    if not python.is_relative_to("/usr"):
+        shown["python"] = python
+    if not Path(sys.prefix).resolve().is_relative_to(ROOT):
+        shown["venv"] = Path(sys.prefix).resolve()
+    path = f"{Path(sys.prefix) / 'bin'}:/usr/bin:/bin"
+    container = {
+        "name": "main",
+        "env": [{"name": "PATH", "value": path}, {"name": "PYTHONPATH", "value": str(ROOT)}],
+        "volumeMounts": [{"name": name, "mountPath": str(where), "readOnly": True} for name, where in shown.items()],
+    }
+    volumes = [{"name": name, "hostPath": {"path": str(where), "type": "Directory"}} for name, where in shown.items()]
+    small = {"name": "main", "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "2Gi"}}}
+    return {
+        "pods": {"spec": {"containers": [container], "volumes": volumes}},
+        "nodes": {"spec": {"containers": [small]}},
+    }
+
+
+def events(runs: Path, run: str) -> list[dict[str, Any]]:
+    """The run's events so far."""
+    file = runs / run / "events.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def skip_or_start(directory: Path, *, nodes: int, life_s: int) -> Machines:
+    if reason := missing():
+        pytest.skip(reason)
+    machines = Machines(directory, nodes=nodes, life_s=life_s)
+    machines.up()
+    return machines
+
+
+__all__ = ["Callable", "Machines", "events", "host_overlay", "missing", "skip_or_start", "until"]

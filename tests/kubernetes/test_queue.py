@@ -1,0 +1,231 @@
+"""Kueue, the real one: waiting, admission, both ways of rescaling, preemption, stop, wrong queues named before submit."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from torchx.runner import Runner
+from torchx.specs import AppState
+
+from tests.kubernetes.conftest import ROOT, Plane, tool, until
+from tests.kubernetes.samples import sample_app
+from zephon.errors import ConfigError
+from zephon.launch.schedulers.k8s.errors import Forbidden
+from zephon.launch.schedulers.kubernetes import KubernetesScheduler, create_scheduler
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
+
+QUOTA = 4
+
+
+class Queue:
+    """A namespace with a queue of four CPUs, and a Runner."""
+
+    def __init__(self, plane: Plane, kueue: Any, user: str = "admin") -> None:
+        self.plane, self.kueue, self.namespace = plane, kueue, plane.namespace()
+        self.name = self.namespace
+        kueue.queue(
+            self.name,
+            {"cpu": QUOTA, "memory": "64Gi"},
+            namespace=self.namespace,
+            preemption={"withinClusterQueue": "LowerPriority"},
+        )
+        self.runner = Runner("test", {"kubernetes": create_scheduler})
+        self.cfg: dict[str, Any] = {
+            "namespace": self.namespace,
+            "kubeconfig": plane.kubeconfig(user),
+            "volumes": {"runs": {"mount": "/runs", "empty_dir": "1Gi"}},
+            "queue": self.name,
+        }
+
+    @property
+    def scheduler(self) -> KubernetesScheduler:
+        found: KubernetesScheduler = self.runner._scheduler("kubernetes")
+        return found
+
+    def submit(self, name: str = "a", **given: Any) -> str:
+        nodes = given.pop("nodes", 4)
+        handle: str = self.runner.run(sample_app(name=name, nodes=nodes), "kubernetes", {**self.cfg, **given})
+        return handle.rsplit("/", 1)[-1]
+
+    def line(self, app_id: str) -> str:
+        found = self.scheduler.summary(app_id)
+        assert found is not None
+        return found.line
+
+    def state(self, app_id: str) -> AppState:
+        found = self.scheduler.summary(app_id)
+        assert found is not None
+        return found.state
+
+    def running(self, app_id: str) -> dict[str, str]:
+        """UIDs of the bound pods by index, each reported as running; deletions are confirmed on the way."""
+        self.plane.ends_deleted_pods(self.namespace)
+        run = app_id.split(":")[1].rsplit("-", 1)[0]
+        uids = {}
+        for pod in self.plane.find(self.namespace, "Pod", labels=f"zephon/role=node,zephon/run={run}"):
+            if pod["spec"].get("nodeName") and not pod["metadata"].get("deletionTimestamp"):
+                if pod["status"]["phase"] == "Pending":
+                    self.plane.play_kubelet(self.namespace, pod["metadata"]["name"], phase="Running")
+                if pod["status"]["phase"] in ("Pending", "Running"):
+                    uids[pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]] = pod["metadata"]["uid"]
+        return uids
+
+    def runs(self, app_id: str, count: int, seconds: float = 30) -> dict[str, str]:
+        found: dict[str, str] = until(
+            f"{count} pods of {app_id} run", lambda: len(self.running(app_id)) == count and self.running(app_id), seconds
+        )
+        return found
+
+
+@pytest.fixture(scope="module")
+def kueue(plane: Plane) -> Iterator[Any]:
+    with tool("kueue", "kueue").Kueue(plane.real) as found:
+        high = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}}
+        found.apply({**high, "value": 1000, "description": ""})
+        yield found
+
+
+@pytest.fixture
+def queue(plane: Plane, kueue: Any) -> Iterator[Queue]:
+    found = Queue(plane, kueue)
+    with found.runner:
+        yield found
+
+
+def test_a_waiting_job_says_why_and_starts_when_there_is_room(queue: Queue) -> None:
+    first = queue.submit("a", nodes=3)
+    queue.runs(first, 3)
+    second = queue.submit("b", nodes=2)
+    until("the reason", lambda: "1 more needed" in queue.line(second), 10)
+    assert queue.line(second).startswith("waiting in the queue: Pending: couldn't assign flavors")
+    assert queue.state(second) == AppState.PENDING
+    queue.scheduler.rescale(first, 2)
+    queue.runs(second, 2)
+    assert "2 nodes run" in queue.line(second)
+
+
+def test_a_job_that_can_never_fit_says_so(queue: Queue) -> None:
+    app = queue.submit("a", nodes=6)
+    until("the reason", lambda: "maximum capacity (4)" in queue.line(app), 10)
+
+
+def test_an_elastic_rescale_keeps_its_pods_and_growth_waits_beside_them(queue: Queue) -> None:
+    app = queue.submit("a", nodes=4)
+    before = queue.runs(app, 4)
+    assert queue.scheduler.preview(app, 2) == "nodes 0..1 stay, 2..3 drain and leave"
+    queue.scheduler.rescale(app, 2)
+    kept = queue.runs(app, 2)
+    assert kept == {i: before[i] for i in "01"}
+    other = queue.submit("b", nodes=2)
+    queue.runs(other, 2)
+    assert queue.scheduler.rescale(app, 4).note == "nodes 0..1 stay, 2..3 join as quota allows"
+    until("asked 4, have 2", lambda: "asked for 4 nodes, have 2, the rest waits for quota" in queue.line(app), 10)
+    assert queue.running(app) == kept
+    assert queue.state(app) == AppState.RUNNING
+    queue.plane.kubectl("delete", "job", other.split(":")[1], "-n", queue.namespace, "--wait=false")
+    assert queue.runs(app, 4).items() > kept.items()
+
+
+def test_stop_gives_the_quota_back_and_resume_queues_again(queue: Queue) -> None:
+    app = queue.submit("a", nodes=4)
+    queue.runs(app, 4)
+    queue.scheduler.stop(app)
+
+    def stopped() -> bool:
+        queue.running(app)
+        return queue.state(app) == AppState.CANCELLED
+
+    until("stopped", stopped, 20)
+    other = queue.submit("b", nodes=4)
+    queue.runs(other, 4)
+    queue.scheduler.resume(app)
+    until("queued again", lambda: queue.line(app).startswith("waiting in the queue: Pending"), 20)
+
+
+def test_a_preempted_job_waits_and_comes_back_by_itself(queue: Queue) -> None:
+    low = queue.submit("low", nodes=4)
+    queue.runs(low, 4)
+    high = queue.submit("high", nodes=2, queue_priority="high")
+    queue.runs(high, 2)
+    assert queue.running(low) == {}
+    assert queue.state(low) == AppState.PENDING
+    assert "2 more needed" in queue.line(low) or "insufficient" in queue.line(low)
+    queue.plane.kubectl("delete", "job", high.split(":")[1], "-n", queue.namespace, "--wait=false")
+    queue.runs(low, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"queue": "nosuch"}, r"queue='nosuch' is not in namespace test-\d+(.|\n)*use one of test-"),
+        ({"queue_priority": "nosuch"}, "queue_priority='nosuch' is no WorkloadPriorityClass"),
+    ],
+)
+def test_a_wrong_queue_or_priority_is_named_before_submit(queue: Queue, given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        queue.submit("a", **given)
+    assert queue.plane.find(queue.namespace, "Job") == []
+
+
+def test_a_queue_on_hold_is_named_before_submit(queue: Queue) -> None:
+    queue.plane.kubectl("patch", "clusterqueue", queue.name, "--type=merge", "-p", '{"spec":{"stopPolicy":"Hold"}}')
+    until("the queue is inactive", lambda: _refused(queue), 10)
+    assert queue.plane.find(queue.namespace, "Job") == []
+
+
+def _refused(queue: Queue) -> bool:
+    try:
+        queue.submit("a")
+    except ConfigError as error:
+        return "is not active" in error.what
+    queue.plane.kubectl("delete", "job", "a-1", "-n", queue.namespace)
+    return False
+
+
+def test_who_may_not_change_workloads_is_told_what_to_ask_for(plane: Plane, kueue: Any) -> None:
+    queue = Queue(plane, kueue, user="bob")
+    documents = yaml.safe_load_all((ROOT / "tests/kubernetes/golden/k8s-gpu.yaml").read_text())
+    roles = {d["metadata"]["name"]: d for d in documents if d["kind"] == "Role"}
+    for name, role in roles.items():
+        role = copy.deepcopy(role)
+        role["metadata"]["namespace"] = queue.namespace
+        if name == "zephon-queue-user":
+            for rule in role["rules"]:
+                rule["verbs"] = ["get", "list"]
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "bob"}
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+        binding = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "roleRef": reference,
+            "subjects": [subject],
+        }
+        plane.apply(role, {**binding, "metadata": {"name": name, "namespace": queue.namespace}})
+    time.sleep(0.5)
+    with queue.runner:
+        app = queue.submit("a")
+        before = queue.runs(app, 4)
+        with pytest.raises(Forbidden, match="suspending the Job itself would only restart all its pods"):
+            queue.scheduler.stop(app)
+        assert queue.running(app) == before
+
+
+def test_where_kueue_does_not_scale_in_place_it_is_said_before_it_happens(plane: Plane, kueue: Any) -> None:
+    """Last in this file: it restarts Kueue with the feature off."""
+    kueue.down()
+    with tool("kueue", "kueue").Kueue(plane.real, feature_gates={"ElasticJobsViaWorkloadSlices": False}) as plain:
+        queue = Queue(plane, plain)
+        with queue.runner:
+            app = queue.submit("a", nodes=4)
+            before = queue.runs(app, 4)
+            assert "every pod is stopped and started again" in queue.scheduler.preview(app, 2)
+            assert "every pod is stopped and started again" in queue.scheduler.rescale(app, 2).note
+            until(
+                "other pods", lambda: len(now := queue.running(app)) == 2 and not set(now.values()) & set(before.values()), 30
+            )
