@@ -1,0 +1,227 @@
+"""The coordinator and the agents' links over real sockets, in one process and without torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agent.toy import toy_spec
+from zephon.agent.coordinator import Coordinator, allowed_nodes, newest_checkpoint
+from zephon.agent.events import read_events
+from zephon.agent.link import Link, parse_endpoint
+from zephon.agent.membership import Finish
+from zephon.errors import ConfigError
+from zephon.rundir import RunDir
+
+
+class Server:
+    """A coordinator on its own thread, started and killed like a process."""
+
+    def __init__(self, rundir: RunDir, *, nodes: int, port: int = 0, heartbeat_s: float = 1.0) -> None:
+        spec = toy_spec(Path(rundir.root).parent, nodes=nodes, heartbeat_s=heartbeat_s)
+        self.coordinator = Coordinator(rundir, 1, spec, target=nodes)
+        self.finish: Finish | None = None
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main(port)))
+        self._thread.start()
+        assert self._started.wait(5)
+
+    async def _main(self, port: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self.coordinator.start("127.0.0.1", port)
+        self._task = asyncio.ensure_future(self._run())
+        self._started.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        await self.coordinator.close()
+
+    async def _run(self) -> None:
+        self.finish = await self.coordinator.run()
+
+    def kill(self) -> None:
+        if self._loop is not None and self._task is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join(10)
+
+
+class Peers:
+    """Everything of one test, ended with it."""
+
+    def __init__(self, root: Path) -> None:
+        self.rundir = RunDir(str(root / "toy"))
+        self.servers: list[Server] = []
+        self.links: list[Link] = []
+
+    def serve(self, nodes: int, port: int = 0) -> Server:
+        self.servers.append(Server(self.rundir, nodes=nodes, port=port))
+        return self.servers[-1]
+
+    def link(self, name: str, port: int, *, timeout_s: float = 10.0) -> Link:
+        link = Link(f"127.0.0.1:{port}", name, beat_s=0.2, timeout_s=timeout_s)
+        link.start()
+        self.links.append(link)
+        return link
+
+
+@pytest.fixture
+def peers(tmp_path: Path) -> Iterator[Peers]:
+    made = Peers(tmp_path)
+    yield made
+    for link in made.links:
+        link.close()
+    for server in made.servers:
+        server.kill()
+
+
+def assigned(link: Link, limit_s: float = 5.0) -> dict[str, object]:
+    found = link.wait_assignment(limit_s, threading.Event())
+    assert found is not None, "no assignment"
+    return found
+
+
+def until(test: object, limit_s: float = 5.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not test():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_two_links_get_one_generation_with_the_store_of_rank_zero(peers: Peers) -> None:
+    server = peers.serve(2)
+    a, b = peers.link("n-0", server.coordinator.port), peers.link("n-1", server.coordinator.port)
+    b.send("ready", store="b:2")
+    a.send("ready", store="a:1")
+    first, second = assigned(a), assigned(b)
+    assert (first["rank"], second["rank"], second["store"]) == (0, 1, "a:1")
+    assert first["generation"] == second["generation"] == 1
+    assert peers.rundir.read_json("generation.json")["nodes"] == ["n-0", "n-1"]
+
+
+def test_a_closed_link_is_a_lost_node_at_once(peers: Peers) -> None:
+    server = peers.serve(2)
+    a, b = peers.link("n-0", server.coordinator.port), peers.link("n-1", server.coordinator.port)
+    for link in (a, b):
+        link.send("ready", store="x:1")
+    for link in (a, b):
+        assigned(link)
+    began = time.monotonic()
+    b.close()
+    until(lambda: a.regroup(1) is not None)
+    assert time.monotonic() - began < 1.0
+    assert a.regroup(1) == {"kind": "regroup", "generation": 1, "reason": "lost n-1", "drain": False}
+
+
+def test_a_killed_coordinator_is_found_again_and_the_running_generation_goes_on(peers: Peers) -> None:
+    server = peers.serve(1)
+    link = peers.link("n-0", server.coordinator.port)
+    link.send("ready", store="x:1")
+    assigned(link)
+    port = server.coordinator.port
+    server.kill()
+    again = peers.serve(1, port=port)
+    until(lambda: "n-0" in again.coordinator.membership.nodes and again.coordinator._links)
+    time.sleep(0.3)
+    assert link.regroup(1) is None, "workers were stopped though nothing was wrong with them"
+    link.send("exited", generation=1, exits={"0": 0}, error=None)
+    until(lambda: link.finished is not None)
+    assert link.finished is not None
+    assert link.finished["status"] == 0
+
+
+def test_what_happened_while_the_coordinator_was_away_is_told_when_it_is_back(peers: Peers) -> None:
+    server = peers.serve(1)
+    link = peers.link("n-0", server.coordinator.port)
+    link.send("ready", store="x:1")
+    assigned(link)
+    port = server.coordinator.port
+    server.kill()
+    link.send("exited", generation=1, exits={"0": 75}, error=None)
+    link.send("ready", store="x:2")
+    peers.serve(1, port=port)
+    assert assigned(link)["generation"] == 2
+
+
+def test_an_unreachable_coordinator_is_given_up_with_its_address(peers: Peers) -> None:
+    link = peers.link("n-0", 1, timeout_s=0.5)
+    assert link.wait_assignment(5.0, threading.Event()) is None
+    assert link.failed is not None
+    assert "127.0.0.1:1" in link.failed
+
+
+def test_a_coordinator_that_comes_late_is_waited_for(peers: Peers) -> None:
+    probe = peers.serve(1)
+    port = probe.coordinator.port
+    probe.kill()
+    link = peers.link("n-0", port, timeout_s=20.0)
+    link.send("ready", store="x:1")
+    time.sleep(1.0)
+    peers.serve(1, port=port)
+    assert assigned(link, 10.0)["rank"] == 0
+
+
+def test_every_decision_is_an_event(peers: Peers) -> None:
+    server = peers.serve(1)
+    link = peers.link("n-0", server.coordinator.port)
+    link.send("ready", store="x:1")
+    assigned(link)
+    link.send("exited", generation=1, exits={"0": 0}, error=None)
+    until(lambda: link.finished is not None)
+    kinds = [event["event"] for event in read_events(peers.rundir)]
+    assert kinds[:3] == ["node_hello", "node_ready", "generation"]
+    assert "finish" in kinds
+
+
+def test_garbage_on_the_port_disturbs_nobody(peers: Peers) -> None:
+    import socket
+
+    server = peers.serve(1)
+    for text in (b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"[1]\n", b"\xff\xfe\n", b'{"kind": "hello"}\n', b"x" * 100_000 + b"\n"):
+        with socket.create_connection(("127.0.0.1", server.coordinator.port)) as stranger:
+            stranger.sendall(text)
+            stranger.settimeout(5)
+            with contextlib.suppress(ConnectionError):
+                assert stranger.recv(10) == b""
+    link = peers.link("n-0", server.coordinator.port)
+    link.send("ready", store="x:1")
+    assert assigned(link)["rank"] == 0
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":29400", "host:0", "host:65536", "host:port"])
+def test_a_bad_endpoint_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not HOST:PORT"):
+        parse_endpoint(text)
+
+
+def test_endpoints_may_be_names_and_both_kinds_of_addresses() -> None:
+    assert parse_endpoint("job-0.svc:29400") == ("job-0.svc", 29400)
+    assert parse_endpoint("[fd00::1]:29400") == ("fd00::1", 29400)
+
+
+def test_allowed_node_counts_follow_lanes_processes_and_tensor_parallel(tmp_path: Path) -> None:
+    import dataclasses
+
+    spec = toy_spec(tmp_path, nodes=1)
+    whole = dataclasses.replace(spec, lanes=dataclasses.replace(spec.lanes, allow="whole"))
+    assert [n for n in range(1, 9) if allowed_nodes(whole)(n)] == [1, 2, 4, 8]
+    two = dataclasses.replace(whole, elastic=dataclasses.replace(spec.elastic, procs_per_node=2))
+    assert [n for n in range(1, 9) if allowed_nodes(two)(n)] == [1, 2, 4]
+    tensor = dataclasses.replace(whole, trainer=dataclasses.replace(spec.trainer, tensor_parallel=2))
+    assert [n for n in range(1, 9) if allowed_nodes(tensor)(n)] == [2, 4, 8]
+
+
+def test_the_newest_checkpoint_is_the_newest_complete_one(tmp_path: Path) -> None:
+    rundir = RunDir(str(tmp_path))
+    assert newest_checkpoint(rundir) == -1
+    for step, complete in ((10, True), (20, True), (30, False)):
+        name = "COMPLETE" if complete else "rank-0.pt"
+        rundir.write_json("checkpoints", f"step-{step:08d}", name, data={})
+    rundir.write_json("checkpoints", "step-tmp", "COMPLETE", data={})
+    assert newest_checkpoint(rundir) == 20
