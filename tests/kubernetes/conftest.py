@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -116,13 +117,27 @@ def until(what: str, check: Callable[[], Any], seconds: float, every: float = 0.
     return found
 
 
+@contextlib.contextmanager
+def ended_with_us(*command: str) -> Iterator[None]:
+    """Runs a Python command when this process has ended without reaching the end of the block, also by kill -9."""
+    wait = "import subprocess, sys; sys.stdin.read(1) or subprocess.run([sys.executable, *sys.argv[1:]], capture_output=True)"
+    with subprocess.Popen([sys.executable, "-c", wait, *command], stdin=subprocess.PIPE, start_new_session=True) as guard:
+        try:
+            yield
+        finally:
+            assert guard.stdin is not None
+            guard.stdin.write(b"x")
+            guard.stdin.close()
+
+
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     """One control plane for all tests, with two machines that nobody plays."""
     module = tool("kube", "controlplane")
     # The grace period keeps the Node objects ready although nothing renews their leases.
     extra = {"controllers": ["--node-monitor-grace-period=24h"]}
-    with module.ControlPlane(tmp_path_factory.mktemp("plane"), extra=extra) as real:
+    directory = tmp_path_factory.mktemp("plane")
+    with ended_with_us(module.__file__, "down", str(directory)), module.ControlPlane(directory, extra=extra) as real:
         found = Plane(real)
         for name in ("m-1", "m-2"):
             found.machine(name)
