@@ -172,6 +172,15 @@ class CheckpointSpec(Spec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalDatasetSpec(Spec):
+    """Held-out text; never trained on, so changing it is free."""
+
+    path: str = free()
+    format: str | None = free(None)
+    field: str = free("text")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainerSpec(Spec):
     steps: int = guarded(ge=1)
     seed: int = guarded(0)
@@ -187,7 +196,8 @@ class TrainerSpec(Spec):
     torch_threads: int | None = free(None)
     nonfinite: str = guarded("stop", choices=("stop", "skip", "rollback"))
     spike: float | None = guarded(None, ge=1.0)
-    eval_every: int | None = free(None)
+    eval_every: int | None = free(None, ge=1)
+    eval_data: dict[str, EvalDatasetSpec] | None = free(None)
     eval_tokens: int = free(65536)
     log_every: int = free(1, ge=1)
     tensorboard: bool = free(True)

@@ -44,28 +44,58 @@ class RankFailed(AssertionError):
     """A rank raised, died or took too long."""
 
 
-def on_ranks(function: Callable[..., Any], size: int, *args: Any, timeout: float = 60.0) -> list[Any]:
-    """``function(meet, rank, *args)`` of every rank, by rank. All processes are gone when this returns."""
-    with tempfile.TemporaryDirectory() as folder:
-        pipes = [_server.Pipe(duplex=False) for _ in range(size)]
-        processes = [
-            _server.Process(target=_child, args=(function, Meet(rank, size, folder), args, pipes[rank][1]), daemon=True)
-            for rank in range(size)
+class Ranks:
+    """``function(meet, rank, *args)`` on every rank, while the ``with`` lasts; no process outlives it."""
+
+    def __init__(self, function: Callable[..., Any], size: int, *args: Any) -> None:
+        self._function, self._size, self._args = function, size, args
+
+    def __enter__(self) -> Ranks:
+        self._folder = tempfile.TemporaryDirectory()
+        pipes = [_server.Pipe(duplex=False) for _ in range(self._size)]
+        self._reads = [read for read, _ in pipes]
+        self._processes = [
+            _server.Process(
+                target=_child, args=(self._function, Meet(rank, self._size, self._folder.name), self._args, write), daemon=True
+            )
+            for rank, (_, write) in enumerate(pipes)
         ]
-        try:
-            for process, (_, write) in zip(processes, pipes, strict=True):
-                process.start()
-                write.close()
-            until = time.monotonic() + timeout
-            found = [_receive(rank, read, until) for rank, (read, _) in enumerate(pipes)]
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
+        for process, (_, write) in zip(self._processes, pipes, strict=True):
+            process.start()
+            write.close()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+        self._folder.cleanup()
+
+    def kill(self, rank: int) -> None:
+        self._processes[rank].kill()
+
+    def wait_all(self, *, timeout: float) -> None:
+        """Until every process has ended, however."""
+        until = time.monotonic() + timeout
+        for rank, process in enumerate(self._processes):
+            process.join(max(0.0, until - time.monotonic()))
+            if process.is_alive():
+                raise RankFailed(f"rank {rank} did not end")
+
+    def results(self, *, timeout: float) -> list[Any]:
+        """What each rank returned, by rank."""
+        until = time.monotonic() + timeout
+        found = [_receive(rank, read, until) for rank, read in enumerate(self._reads)]
         broken = [text for good, text in found if not good]
         if broken:
             raise RankFailed("\n".join(broken))
         return [value for _, value in found]
+
+
+def on_ranks(function: Callable[..., Any], size: int, *args: Any, timeout: float = 60.0) -> list[Any]:
+    """``function(meet, rank, *args)`` of every rank, by rank. All processes are gone when this returns."""
+    with Ranks(function, size, *args) as ranks:
+        return ranks.results(timeout=timeout)
 
 
 def _receive(rank: int, read: Connection, until: float) -> tuple[bool, Any]:

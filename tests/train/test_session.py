@@ -12,7 +12,6 @@ from tests.train.synthetic import spec
 from tests.train.training import job, resize, run_steps, weights_gap
 from zephon.errors import TrainingDiverged
 from zephon.spec import RunSpec
-from zephon.train.metrics import Clock
 from zephon.train.session import build
 
 
@@ -94,17 +93,17 @@ def poisoned(meet: Meet, rank: int, some: RunSpec, folder: str, step: int, count
     """Trains with a loss that is NaN in one step, as the loop does."""
     world = meet()
     session = build(job(some, folder), world)
-    clock, losses = Clock(), []
-    sums = session._sums
+    losses: list[Any] = []
+    sums = session.sums
 
     def nan_once(rows):
         factor = math.nan if session.step == step + 1 else 1.0
         return tuple(factor * value for value in sums(rows))
 
-    session._sums = nan_once
+    session.sums = nan_once
     try:
-        for one in session.steps(leaving=lambda: False, clock=clock):
-            update = session.update(one, clock=clock)
+        for one in session.steps(leaving=lambda: False):
+            update = session.update(one)
             losses.append((one.step, update.loss))
             session.judge(update)
             if session.step % some.checkpoint.every == 0:

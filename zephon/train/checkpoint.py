@@ -143,12 +143,12 @@ def load(run: RunDir, step: int, tensors: dict[str, Tensor], world: World) -> tu
         StateError: the checkpoint has other tensors, or other shapes, than asked for.
     """
     meta = Meta(**run.read_json(FOLDER, folder(step), META)["meta"])
-    reader = _reader(run, step)
-    saved = reader.read_metadata().state_dict_metadata
+    source = reader(run, step)
+    saved = source.read_metadata().state_dict_metadata
     _check_names(run, step, tensors, saved)
     lanes: dict[str, Any] = {name: b"" for name in saved if name.startswith(LANE)}
     state: dict[str, Any] = {**tensors, **lanes}
-    dcp.load(state, storage_reader=reader, process_group=world.saving)
+    dcp.load(state, storage_reader=source, process_group=world.saving)
     loader = {**meta.loader, "lanes": {int(name.removeprefix(LANE)): state[name] for name in lanes}}
     return meta, loader
 
@@ -282,7 +282,8 @@ def _in_background(work: Callable[[], None]) -> Future[None]:
 
     def run() -> None:
         try:
-            future.set_result(work())
+            work()
+            future.set_result(None)
         except BaseException as error:  # noqa: BLE001 - the waiter raises it
             future.set_exception(error)
 
@@ -338,7 +339,8 @@ def _writer(run: RunDir, step: int) -> dcp.StorageWriter:
     return FsspecWriter(posixpath.join(run.url, FOLDER, folder(step)))
 
 
-def _reader(run: RunDir, step: int) -> dcp.StorageReader:
+def reader(run: RunDir, step: int) -> dcp.StorageReader:
+    """PyTorch's reader of one checkpoint, local or on any fsspec file system."""
     if run.local:
         return dcp.FileSystemReader(run.path(FOLDER, folder(step)))
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,14 @@ from zephon.io import Dataset
 from zephon.ledger import sequence_digest
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
 from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.spec import DatasetSpec, EvalDatasetSpec, RunSpec
 from zephon.train.data import Rows, StepBatch, joined
 from zephon.train.distributed import World
 from zephon.train.session import Job
 from zephon.work import StaticMixtureWorkSource, TokenEstimation
 
 CALIBRATION = "calibration.json"
+EVAL_CHUNK_BYTES = 16384  # small, so that a small text reaches every lane
 Counts = dict[str, tuple[int, int]]
 
 
@@ -45,12 +46,16 @@ def job_for(spec: RunSpec, run: RunDir, world: World, *, tell: Callable[[str], N
             follows="token ids would have no row in the embedding",
             remedy=f"leave model.vocab_size out, or give at least {tokenizer.vocab_size}",
         )
-    return Job(spec=spec, run=run, feed=feed, vocab_size=vocab_size, tell=tell, fence=fence)
+    held_out = None
+    if spec.trainer.eval_every is not None:
+        held_out = lambda rank, size: PipelineFeed(held_out_pipeline(spec, tokenizer, dp_rank=rank, dp_size=size))  # noqa: E731
+        held_out_pipeline(spec, tokenizer, dp_rank=world.dp_rank, dp_size=world.dp_size)  # wrong paths are errors now
+    return Job(spec=spec, run=run, feed=feed, held_out=held_out, vocab_size=vocab_size, tell=tell, fence=fence)
 
 
 def pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> zephon.Pipeline:
     """The experiment's pipeline for one data-parallel rank."""
-    data, shape, loader = spec.data, spec.pipeline, spec.loader
+    data, shape = spec.data, spec.pipeline
     source = StaticMixtureWorkSource(
         [_dataset(name, one.path, one.format) for name, one in data.datasets.items()],
         {name: one.weight for name, one in data.datasets.items()},
@@ -62,24 +67,50 @@ def pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int)
         chunk_bytes=data.chunk_bytes,
     )
     built = (
-        zephon.Pipeline(source)
-        .options(
-            runner=loader.runner,
-            max_workers=loader.workers,
-            prefetch_batches=loader.prefetch_batches,
-            flush_every_k_chunks=shape.flush_every_k_chunks or None,
-            dp_degree=dp_size,
-            dp_group_id=dp_rank,
-            canonical_replicas=spec.lanes.count,
-            global_batch_size=spec.global_batch_size,
-            lanes_allow=spec.lanes.allow,
-        )
-        .tokenize(tokenizer, field=_field(spec), special_tokens=spec.tokenizer.special_tokens)
+        _options(zephon.Pipeline(source), spec, dp_rank, dp_size)
+        .options(flush_every_k_chunks=shape.flush_every_k_chunks or None)
+        .tokenize(tokenizer, field=_field(data.datasets), special_tokens=spec.tokenizer.special_tokens)
         .pack_flat(shape.context_length, algorithm=shape.packing)
     )
     if shape.shuffle_buffer:
         built.shuffle(shape.shuffle_buffer, seed=shape.shuffle_seed)
     return built.batch(spec.trainer.microbatch_size)
+
+
+def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> zephon.Pipeline:
+    """The evaluation's text for one rank: every document once, in stored order, each dataset in proportion to its size."""
+    if not spec.trainer.eval_data:
+        raise ConfigError(
+            f"trainer.eval_every={spec.trainer.eval_every} without trainer.eval_data",
+            follows="there would be nothing to evaluate on",
+            remedy="name held-out datasets: trainer.eval_data.NAME.path=..., or leave trainer.eval_every out",
+        )
+    data = spec.trainer.eval_data
+    source = StaticMixtureWorkSource(
+        [_dataset(name, one.path, one.format) for name, one in data.items()],
+        shuffle_shards=False,
+        stop_after_passes=1,
+        chunk_bytes=EVAL_CHUNK_BYTES,
+    )
+    return (
+        _options(zephon.Pipeline(source), spec, dp_rank, dp_size)
+        .tokenize(tokenizer, field=_field(data), special_tokens=spec.tokenizer.special_tokens)
+        .pack_flat(spec.pipeline.context_length, algorithm="wrap")
+        .batch(spec.trainer.microbatch_size)
+    )
+
+
+def _options(pipeline: zephon.Pipeline, spec: RunSpec, dp_rank: int, dp_size: int) -> zephon.Pipeline:
+    return pipeline.options(
+        runner=spec.loader.runner,
+        max_workers=spec.loader.workers,
+        prefetch_batches=spec.loader.prefetch_batches,
+        dp_degree=dp_size,
+        dp_group_id=dp_rank,
+        canonical_replicas=spec.lanes.count,
+        global_batch_size=spec.global_batch_size,
+        lanes_allow=spec.lanes.allow,
+    )
 
 
 class PipelineFeed:
@@ -145,8 +176,8 @@ def _dataset(name: str, path: str, fmt: str | None) -> Dataset:
         ) from error
 
 
-def _field(spec: RunSpec) -> str:
-    fields = sorted({one.field for one in spec.data.datasets.values()})
+def _field(datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec]) -> str:
+    fields = sorted({one.field for one in datasets.values()})
     if len(fields) > 1:
         raise ConfigError(
             f"the datasets have their text in different fields: {', '.join(fields)}",

@@ -6,21 +6,26 @@ A line carries the attempt and generation that wrote it. After a crash the steps
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import math
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from zephon.errors import ConfigError
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 
 PROGRESS_INTERVAL_S = 0.1
+PROGRESS = ("loss", "tokens_per_s", "digest", "world_size", "generation")
 
 
 class Sink(Protocol):
-    """Receives the metrics of each step."""
+    """Receives the metrics of each step, counted from 0."""
 
     def write(self, step: int, values: Mapping[str, Any]) -> None: ...
 
@@ -30,13 +35,17 @@ class Sink(Protocol):
 class JsonLines:
     """One line per step in a file of the run directory, appended; NaN and infinities are written as words."""
 
-    def __init__(self, run: RunDir, name: str = "metrics.jsonl", *, attempt: int = 1) -> None:
+    def __init__(self, run: RunDir, attempt: int, name: str = "metrics.jsonl") -> None:
         self._attempt = attempt
         run.fs.makedirs(run.root, exist_ok=True)
+        torn = run.exists(name) and not run.fs.cat_file(run.path(name), start=-1).endswith(b"\n")
         self._file = run.fs.open(run.path(name), "ab")
+        if torn:  # a crash cut the last line short; the next one begins on its own
+            self._file.write(b"\n")
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        line = json.dumps({"step": step, "attempt": self._attempt, **_spelled(values)}, ensure_ascii=False, allow_nan=False)
+        spelled = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+        line = json.dumps({"step": step, "attempt": self._attempt, **spelled}, ensure_ascii=False, allow_nan=False)
         self._file.write(line.encode() + b"\n")
         self._file.flush()
 
@@ -52,10 +61,7 @@ class Progress:
         self._written, self._latest = 0.0, {}  # type: tuple[float, dict[str, Any]]
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        names = ("loss", "tokens_per_s", "digest", "world_size", "generation")
-        self._latest = _spelled(
-            {"step": step + 1, "steps": self._steps, **{n: values.get(n) for n in names}, "time": time.time()}
-        )
+        self._latest = {"step": step + 1, "steps": self._steps, "time": time.time(), **{n: values.get(n) for n in PROGRESS}}
         if time.monotonic() - self._written >= PROGRESS_INTERVAL_S:
             self._flush()
 
@@ -66,6 +72,42 @@ class Progress:
     def _flush(self) -> None:
         self._run.write_json(*self._place, data=self._latest)
         self._written = time.monotonic()
+
+
+class Console:
+    """One live line on a terminal; elsewhere a plain line every ``every`` steps, to standard output."""
+
+    def __init__(self, steps: int, every: int) -> None:
+        self._steps, self._every, self._live = steps, every, sys.stdout.isatty()
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        if not self._live and (step + 1) % self._every and step + 1 != self._steps:
+            return
+        line = (
+            f"step {step + 1}/{self._steps}  loss {values['loss']:.4f}  norm {values['grad_norm']:.3f}  "
+            f"lr {values['lr']:.2e}  {values['tokens_per_s']:,.0f} tokens/s  {values['digest'][:12]}"
+        )
+        if "eval_loss" in values:
+            line += f"  held-out loss {values['eval_loss']:.4f}"
+        print(f"\r\033[K{line}" if self._live else line, end="" if self._live else "\n", flush=True)
+
+    def close(self) -> None:
+        if self._live:
+            print(flush=True)
+
+
+class Scalars:
+    """Numbers to a tracker through one function ``put(name, value, step)``; nested values by dotted name."""
+
+    def __init__(self, put: Callable[[str, float, int], None], end: Callable[[], None]) -> None:
+        self._put, self._end = put, end
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        for name, value in _numbers(values):
+            self._put(name, value, step)
+
+    def close(self) -> None:
+        self._end()
 
 
 class Clock:
@@ -90,6 +132,27 @@ class Clock:
         return total, phases
 
 
+def sinks(run: RunDir, spec: RunSpec, attempt: int) -> list[Sink]:
+    """What rank 0 writes to, in the order of writing.
+
+    Raises:
+        ConfigError: a tracker is configured and its package is not installed.
+    """
+    trainer = spec.trainer
+    found: list[Sink] = [
+        JsonLines(run, attempt),
+        Progress(run, attempt, trainer.steps),
+        Console(trainer.steps, trainer.log_every),
+    ]
+    if trainer.tensorboard and importlib.util.find_spec("tensorboard") is not None:
+        found.append(_tensorboard(run))
+    if trainer.wandb is not None:
+        found.append(_wandb(trainer.wandb, spec))
+    if trainer.mlflow is not None:
+        found.append(_mlflow(trainer.mlflow, spec))
+    return found
+
+
 def series(run: RunDir, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     """One line per step, ascending: where a step was trained twice, the later line."""
     found: dict[int, dict[str, Any]] = {}
@@ -104,10 +167,39 @@ def series(run: RunDir, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     return [found[step] for step in sorted(found)]
 
 
-def _spelled(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield prefix + name, float(value)
 
 
-def sinks(run: RunDir, spec: RunSpec, attempt: int) -> list[Sink]:
-    """What rank 0 writes to, in the order of writing."""
-    return [JsonLines(run, attempt=attempt), Progress(run, attempt, spec.trainer.steps)]
+def _tensorboard(run: RunDir) -> Sink:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    writer = SummaryWriter(run.path("tensorboard") if run.local else f"{run.url.rstrip('/')}/tensorboard")
+    return Scalars(lambda name, value, step: writer.add_scalar(name, value, step), writer.close)
+
+
+def _wandb(project: str, spec: RunSpec) -> Sink:
+    wandb = _tracker("wandb")
+    tracked = wandb.init(project=project, name=spec.name, id=spec.name, resume="allow", config=spec.to_dict())
+    return Scalars(lambda name, value, step: tracked.log({name: value}, step=step), tracked.finish)
+
+
+def _mlflow(experiment: str, spec: RunSpec) -> Sink:
+    mlflow = _tracker("mlflow")
+    mlflow.set_experiment(experiment)
+    mlflow.start_run(run_name=spec.name)
+    return Scalars(lambda name, value, step: mlflow.log_metric(name, value, step=step), mlflow.end_run)
+
+
+def _tracker(name: str) -> Any:
+    if importlib.util.find_spec(name) is None:
+        raise ConfigError(
+            f"trainer.{name} is set and the package {name} is not installed",
+            follows="the metrics would not reach it",
+            remedy=f"pip install {name}, or leave trainer.{name} out",
+        )
+    return importlib.import_module(name)

@@ -12,7 +12,6 @@ for ``blocks()``, the units to shard and recompute.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -180,8 +179,3 @@ def assign(target: Tensor, full: Tensor) -> None:
 
 def parameter_count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
-
-
-def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters by name, sharded or whole, in a fixed order."""
-    yield from model.named_parameters()

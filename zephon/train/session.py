@@ -27,11 +27,12 @@ from zephon.errors import StateError, TrainingDiverged, ZephonError
 from zephon.rundir import RunDir
 from zephon.seeds import derive
 from zephon.spec import RunSpec
-from zephon.train import checkpoint, optim, reduction
+from zephon.train import checkpoint, optim, reduction, usage
 from zephon.train.data import Feed, GlobalStep, Rows, StepBatch, agree, report
 from zephon.train.distributed import World
+from zephon.train.hf import start_from
 from zephon.train.metrics import Clock
-from zephon.train.model import Decoder, assign, initialise
+from zephon.train.model import Decoder, assign, initialise, parameter_count
 from zephon.train.schedule import learning_rate
 
 MAX_ROLLBACKS = 3
@@ -43,6 +44,7 @@ class Job:
 
     Args:
         feed: makes the loader's part for (dp_rank, dp_size).
+        held_out: makes the same for the evaluation's text, which ends.
         vocab_size: rows of the embedding.
         tell: is given a sentence for whoever reads the log.
         fence: raises where a newer generation has taken the run over; called before anything is written.
@@ -52,6 +54,7 @@ class Job:
     run: RunDir
     feed: Callable[[int, int], Feed]
     vocab_size: int
+    held_out: Callable[[int, int], Feed] | None = None
     tell: Callable[[str], None] = print
     fence: Callable[[], None] = lambda: None
 
@@ -92,6 +95,7 @@ class Session:
         self.optimizer = optim.adamw(module, job.spec.optimizer)
         self.feed = job.feed(world.dp_rank, world.dp_size)
         self.saver = checkpoint.Saver(job.run, world, job.spec.checkpoint, fence=job.fence)
+        self.clock = Clock()
         self.step, self.tokens = 0, 0
         self.state: dict[str, Any] | None = None
         self.skipped: tuple[int, ...] = ()
@@ -99,22 +103,26 @@ class Session:
         self.average: float | None = None  # of the loss, to know a spike by
         self._source: Iterator[StepBatch] | None = None
         self._rollbacks = 0
+        self.peak = usage.peak(world.device)
+        self.operations = usage.operations_per_token(
+            parameters=parameter_count(module), spec=job.spec.model, length=job.spec.pipeline.context_length
+        )
 
-    def steps(self, *, leaving: Callable[[], bool], clock: Clock) -> Iterator[GlobalStep]:
+    def steps(self, *, leaving: Callable[[], bool]) -> Iterator[GlobalStep]:
         """The steps that are left, each as all ranks agreed on it; ends with the run's last step or with the data.
 
         Raises:
             ZephonError: what went wrong on any rank, on every rank in the same step.
         """
         while self.step < self.spec.trainer.steps:
-            with clock("data"):
+            with self.clock("data"):
                 batch, error = None, self.fault or self.saver.failed()
                 try:
                     self._source = self._source or self.feed.steps()
                     batch = next(self._source, None)
                 except ZephonError as met:
                     error = error or met
-            with clock("agree"):
+            with self.clock("agree"):
                 reports = self.world.exchange(report(batch, drain=leaving(), error=error))
                 step = agree(batch, reports[:: self.world.seat.size // self.world.dp_size])
             if step is None:
@@ -127,7 +135,7 @@ class Session:
                 )
             yield step
 
-    def update(self, step: GlobalStep, *, clock: Clock) -> Update:
+    def update(self, step: GlobalStep) -> Update:
         """One optimizer step: gradients of the global batch, clipping, AdamW at the step's rate."""
         spec = self.spec
         rate = learning_rate(spec.optimizer, step=step.step, steps=spec.trainer.steps)
@@ -136,9 +144,9 @@ class Session:
         if step.tokens == 0 or step.step in self.skipped:
             why = "no token of the global batch is trained" if step.tokens == 0 else "left out after a rollback"
             return self._skip(Update(loss=0.0, norm=0.0, rate=rate, skipped=why))
-        with clock("gradients"):
+        with self.clock("gradients"):
             loss = self._gradients(step.rows.to(self.world.device), step.tokens)
-        with clock("optimizer"):
+        with self.clock("optimizer"):
             norm = optim.gradient_norm(self.module)
             found = Update(loss=float(loss), norm=float(norm), rate=rate)
             problem = self._problem(found)
@@ -223,12 +231,15 @@ class Session:
         trainer = self.spec.trainer
         if trainer.reduction == "canonical":
             block = reduction.block_size(self.spec)
-            return reduction.canonical_gradients(self.model, self._sums, rows, tokens=tokens, block=block, world=self.world)
+            return reduction.canonical_gradients(self.model, self.sums, rows, tokens=tokens, block=block, world=self.world)
         size = trainer.microbatch_size
-        return reduction.default_gradients(self.model, self._sums, rows, tokens=tokens, microbatch=size, world=self.world)
+        return reduction.default_gradients(self.model, self.sums, rows, tokens=tokens, microbatch=size, world=self.world)
 
-    def _sums(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.spec.trainer.precision == "bfloat16"):
+    def sums(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        with (
+            self.clock("forward"),
+            torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.spec.trainer.precision == "bfloat16"),
+        ):
             minimised, entropy = self.model(rows.input_ids, rows.positions, rows.labels, self.spec.optimizer.z_loss)
         return minimised, entropy
 
@@ -323,7 +334,10 @@ def from_disk_or_seed(session: Session) -> None:
     tell = job.tell if world.first else lambda _: None
     step = checkpoint.choose(job.run, world, policy=job.spec.checkpoint.resume, tell=tell)
     if step is None:
-        initialise(session.module, seed=job.spec.trainer.seed, layers=job.spec.model.layers)
+        if job.spec.model.init_from is not None:
+            start_from(session.module, job.spec.model.init_from)
+        else:
+            initialise(session.module, seed=job.spec.trainer.seed, layers=job.spec.model.layers)
         optim.reset(session.optimizer)
         session.step, session.tokens, session.state, session.skipped, session.average = 0, 0, None, (), None
         return

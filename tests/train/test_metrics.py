@@ -1,0 +1,101 @@
+"""What is written, and that a curve shows each step once."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+
+import pytest
+
+from tests.train.synthetic import spec
+from zephon.errors import ConfigError
+from zephon.rundir import RunDir
+from zephon.train.metrics import Clock, Console, JsonLines, Progress, Scalars, series, sinks
+
+VALUES = {"loss": 1.5, "grad_norm": 1.0, "lr": 0.1, "tokens_per_s": 10.0, "digest": "ab" * 32, "world_size": 2, "generation": 3}
+
+
+def test_steps_trained_twice_appear_once_with_the_later_attempt(tmp_path):
+    run = RunDir(str(tmp_path))
+    for attempt, steps in [(1, range(1, 8)), (2, range(6, 11))]:
+        lines = JsonLines(run, attempt)
+        for step in steps:
+            lines.write(step, VALUES)
+        lines.close()
+    found = series(run)
+    assert [one["step"] for one in found] == list(range(1, 11))
+    assert [one["attempt"] for one in found] == [1] * 5 + [2] * 5
+
+
+def test_a_line_torn_by_a_crash_costs_only_itself(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "attempt": 1}\n{"step": 1, "att')
+    lines = JsonLines(RunDir(str(tmp_path)), 2)
+    lines.write(1, VALUES)
+    lines.close()
+    assert [(one["step"], one["attempt"]) for one in series(RunDir(str(tmp_path)))] == [(0, 1), (1, 2)]
+
+
+def test_a_loss_that_is_not_a_number_is_shown_as_such(tmp_path, capsys):
+    bad = {**VALUES, "loss": math.nan}
+    for sink in (JsonLines(RunDir(str(tmp_path)), 1), Console(9, 1), Progress(RunDir(str(tmp_path)), 1, 9)):
+        sink.write(0, bad)
+        sink.close()
+    assert series(RunDir(str(tmp_path)))[0]["loss"] == "nan"
+    assert "loss nan" in capsys.readouterr().out
+    assert math.isnan(json.loads((tmp_path / "attempts/0001/progress.json").read_text())["loss"])
+
+
+def test_progress_tells_the_steps_done(tmp_path):
+    progress = Progress(RunDir(str(tmp_path)), 4, 20)
+    for step in range(3):
+        progress.write(step, VALUES)
+    progress.close()
+    found = json.loads((tmp_path / "attempts/0004/progress.json").read_text())
+    assert (found["step"], found["steps"], found["world_size"], found["generation"]) == (3, 20, 2, 3)
+
+
+def test_a_log_that_is_no_terminal_gets_a_plain_line_every_so_often(capsys):
+    console = Console(7, 3)
+    for step in range(7):
+        console.write(step, {**VALUES, "eval_loss": 2.5})
+    console.close()
+    out = capsys.readouterr().out
+    assert [line.split()[1] for line in out.splitlines()] == ["3/7", "6/7", "7/7"]
+    assert "held-out loss 2.5" in out
+    assert "\r" not in out
+
+
+def test_trackers_get_every_number_by_dotted_name():
+    got = {}
+    scalars = Scalars(lambda name, value, step: got.update({name: (value, step)}), lambda: None)
+    scalars.write(4, {"loss": 1, "digest": "ab", "skipped": None, "seconds": {"data": 0.5}})
+    assert got == {"loss": (1.0, 4), "seconds.data": (0.5, 4)}
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "mlflow"])
+def test_a_tracker_that_is_not_installed_is_refused_with_how_to_get_it(tmp_path, tracker):
+    if importlib.util.find_spec(tracker):
+        pytest.skip(f"{tracker} is installed")
+    with pytest.raises(ConfigError, match=f"pip install {tracker}"):
+        sinks(RunDir(str(tmp_path)), spec(**{f"trainer__{tracker}": "project"}), 1)
+
+
+def test_tensorboard_is_written_by_default(tmp_path):
+    pytest.importorskip("tensorboard")
+    found = sinks(RunDir(str(tmp_path)), spec(trainer__tensorboard=True), 1)
+    for sink in found:
+        sink.write(0, VALUES)
+        sink.close()
+    assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_the_clock_adds_up_phases_and_starts_over():
+    clock = Clock()
+    for _ in range(2):
+        with clock("data"):
+            pass
+    total, phases = clock.lap()
+    assert set(phases) == {"data"}
+    assert 0 <= phases["data"] <= total
+    assert clock.lap()[1] == {}

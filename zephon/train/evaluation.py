@@ -1,0 +1,81 @@
+"""Loss on held-out text, the same number at every world size.
+
+The text is read once and kept: about ``trainer.eval_tokens`` tokens, in the same slots at every size. Each part's sum of
+losses goes to all ranks, and the parts are added without rounding (``math.fsum``), so their order does not matter; then
+one division by the count of all tokens. With canonical reduction the parts are its blocks, and the result has the same
+bits at every power-of-two size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from zephon.errors import ConfigError, ZephonError
+from zephon.train.data import GlobalStep, agree, report
+from zephon.train.reduction import block_size
+from zephon.train.session import Session
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Mean cross entropy per trained token, and how many tokens that was."""
+
+    loss: float
+    tokens: int
+
+
+class Evaluation:
+    """A session's held-out text and what to do with it. Every rank must call it in the same step."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._steps: list[GlobalStep] | None = None
+
+    def due(self, step: int) -> bool:
+        """Whether to evaluate after ``step`` steps."""
+        trainer = self._session.spec.trainer
+        return trainer.eval_every is not None and (step % trainer.eval_every == 0 or step == trainer.steps)
+
+    @torch.no_grad()
+    def __call__(self) -> Result:
+        session, trainer = self._session, self._session.spec.trainer
+        if self._steps is None:
+            self._steps = self._read()
+        size = block_size(session.spec) if trainer.reduction == "canonical" else trainer.microbatch_size
+        parts = [part for step in self._steps for part in step.rows.to(session.world.device).split(size)]
+        mine = [float(session.sums(part)[1]) for part in parts]
+        every = session.world.exchange(mine)[:: session.world.seat.size // session.world.dp_size]
+        tokens = sum(step.tokens for step in self._steps)
+        return Result(loss=math.fsum(one for rank in every for one in rank) / tokens, tokens=tokens)
+
+    def _read(self) -> list[GlobalStep]:
+        """This rank's part of the held-out text, as global batches that all ranks agree on."""
+        world, steps, tokens = self._session.world, [], 0
+        assert self._session.job.held_out is not None
+        feed = self._session.job.held_out(world.dp_rank, world.dp_size)
+        try:
+            source = feed.steps()
+            while tokens < self._session.spec.trainer.eval_tokens:
+                batch, error = None, None
+                try:
+                    batch = next(source, None)
+                except ZephonError as met:
+                    error = met
+                reports = world.exchange(report(batch, drain=False, error=error))
+                step = agree(batch, reports[:: world.seat.size // world.dp_size])
+                if step is None:
+                    break
+                steps.append(step)
+                tokens += step.tokens
+        finally:
+            feed.close()
+        if not tokens:
+            raise ConfigError(
+                "trainer.eval_data holds less text than one global batch",
+                follows="there would be nothing to evaluate on",
+                remedy="give more held-out text, or leave trainer.eval_every out",
+            )
+        return steps

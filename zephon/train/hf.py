@@ -1,0 +1,152 @@
+"""Weights to and from Hugging Face's Llama layout (``config.json`` and ``*.safetensors``).
+
+    embed.weight                         model.embed_tokens.weight
+    layers.0.attention.query.weight      model.layers.0.self_attn.q_proj.weight       (key, value, out: k, v, o)
+    layers.0.feed_forward.gate.weight    model.layers.0.mlp.gate_proj.weight          (up, down)
+    layers.0.attention_norm.weight       model.layers.0.input_layernorm.weight
+    norm.weight   output.weight          model.norm.weight   lm_head.weight
+
+Both sides rotate the same halves of each head, so matrices are copied as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+
+from zephon.errors import ConfigError, StateError
+from zephon.rundir import RunDir
+from zephon.spec import ModelSpec, RunSpec
+from zephon.train import checkpoint
+from zephon.train.distributed import Seat, join
+from zephon.train.model import Decoder, assign, hidden_dim
+
+_PARTS = (
+    ("attention.query.", "self_attn.q_proj."),
+    ("attention.key.", "self_attn.k_proj."),
+    ("attention.value.", "self_attn.v_proj."),
+    ("attention.out.", "self_attn.o_proj."),
+    ("feed_forward.", "mlp."),
+    ("gate.", "gate_proj."),
+    ("up.", "up_proj."),
+    ("down.", "down_proj."),
+    ("attention_norm.", "input_layernorm."),
+    ("feed_forward_norm.", "post_attention_layernorm."),
+)
+
+
+def hf_name(name: str) -> str:
+    """The Llama layout's name of one of our parameters.
+
+    >>> hf_name("layers.3.feed_forward.down.weight")
+    'model.layers.3.mlp.down_proj.weight'
+    """
+    if name == "output.weight":
+        return "lm_head.weight"
+    if not name.startswith("layers."):
+        return "model." + name.replace("embed.", "embed_tokens.")
+    for ours, theirs in _PARTS:
+        name = name.replace(f".{ours}", f".{theirs}")
+    return "model." + name
+
+
+def hf_config(spec: ModelSpec, *, vocab_size: int, length: int) -> dict[str, Any]:
+    """The ``config.json`` that Hugging Face builds the same model from."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": spec.dim,
+        "intermediate_size": hidden_dim(spec),
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.kv_heads or spec.heads,
+        "head_dim": spec.dim // spec.heads,
+        "vocab_size": vocab_size,
+        "max_position_embeddings": length,
+        "rms_norm_eps": spec.norm_eps,
+        "rope_theta": spec.rope_theta,
+        "tie_word_embeddings": spec.tie_embeddings,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "dtype": "float32",
+    }
+
+
+def export(run: RunDir, out: Path, *, step: int | None = None) -> Path:
+    """Writes the weights of a run's checkpoint (by default the newest) for Hugging Face; one process, on CPU.
+
+    Raises:
+        StateError: there is no complete checkpoint of that step.
+    """
+    from safetensors.torch import save_file
+
+    found = checkpoint.complete_steps(run)
+    if not found or (step is not None and step not in found):
+        raise StateError(
+            f"{run.url} has no complete checkpoint of step {step}" if found else f"{run.url} has no complete checkpoint",
+            follows="there would be no weights to write",
+            remedy=f"use one of {', '.join(map(str, found))}" if found else "train until the first checkpoint",
+        )
+    chosen = found[-1] if step is None else step
+    spec = RunSpec.from_dict(run.read_json("attempts", RunDir.attempt_name(run.attempts()[-1]), "spec.json"))
+    reader = checkpoint.reader(run, chosen)
+    saved = reader.read_metadata().state_dict_metadata
+    tensors: dict[str, Any] = {n: torch.empty(getattr(one, "size")) for n, one in saved.items() if n.startswith("model.")}  # noqa: B009
+    world = join(Seat(), device=torch.device("cpu"))
+    try:
+        dcp.load(tensors, storage_reader=reader, process_group=world.saving)
+    finally:
+        world.leave()
+    out.mkdir(parents=True, exist_ok=True)
+    save_file({hf_name(n.removeprefix("model.")): t for n, t in tensors.items()}, out / "model.safetensors", {"format": "pt"})
+    vocab_size = len(tensors["model.embed.weight"])
+    config = hf_config(spec.model, vocab_size=vocab_size, length=spec.pipeline.context_length)
+    (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    return out
+
+
+def start_from(module: nn.Module, folder: str) -> None:
+    """Fills every parameter, whole or sharded, from a folder (or one file) of safetensors in the Llama layout.
+
+    Raises:
+        ConfigError: the folder is not there, or lacks a tensor, or has one of another shape.
+    """
+    from safetensors import safe_open
+
+    path = Path(folder)
+    files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
+    where: dict[str, Any] = {}
+    for file in files:
+        opened = safe_open(file, "pt")
+        where.update(dict.fromkeys(opened.keys(), opened))  # type: ignore[no-untyped-call]
+    wanted = {name: hf_name(name) for name, _ in module.named_parameters()}
+    missing = sorted(theirs for theirs in wanted.values() if theirs not in where)
+    if missing:
+        raise _unusable(folder, f"has no {missing[0]} ({len(missing)} of {len(wanted)} tensors are missing)")
+    for name, parameter in module.named_parameters():
+        full = where[wanted[name]].get_tensor(wanted[name])
+        if full.shape != parameter.shape:
+            raise _unusable(folder, f"has {wanted[name]} of shape {tuple(full.shape)} instead of {tuple(parameter.shape)}")
+        assign(parameter, full.float())
+
+
+def _unusable(folder: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"model.init_from={folder!r} {why}",
+        follows="the model would begin from other weights than it was told to",
+        remedy="set the model's sizes to those of the weights, or give the folder of the right model",
+    )
+
+
+def decoder_of(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> Decoder:
+    """A whole model with the given weights, by our names; for inspection and tests."""
+    model = Decoder(spec, len(tensors["embed.weight"]))
+    model.load_state_dict(dict(tensors))
+    return model
