@@ -25,6 +25,7 @@ from typing import Any
 from zephon.agent.entry import read_spec
 from zephon.agent.events import EventLog
 from zephon.agent.membership import Action, Assign, Finish, Membership, Regroup, Release, Rules
+from zephon.agent.resizes import Resizes
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 from zephon.world import World
@@ -32,6 +33,7 @@ from zephon.world import World
 TICK_S = 0.05
 POLL_S = 0.5
 _MAX_LINE = 1 << 16
+_FIRST_STEP_FACTOR = 3.0
 
 
 def rules_of(spec: RunSpec) -> Rules:
@@ -81,6 +83,10 @@ class Coordinator:
         )
         if known.get("attempt") == attempt:
             self.membership.adopt(tuple(known["nodes"]), now)
+        self.resizes = Resizes()
+        self._mark: tuple[int, int | None] = (-1, None)
+        self._marked, self._first_step = now, True
+        self.last_resize: dict[str, Any] | None = None
         self.port = 0
         self._links: dict[str, asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
@@ -95,7 +101,7 @@ class Coordinator:
         polled = 0.0
         while self.membership.finished is None:
             now = time.monotonic()
-            if now - polled >= POLL_S:
+            if now - polled >= (TICK_S if self.resizes.settling else POLL_S):
                 polled = now
                 self._read_progress()
             for action in self.membership.decide(now):
@@ -124,9 +130,10 @@ class Coordinator:
                     previous, self._links[name] = self._links.get(name), writer
                     if previous is not None:
                         previous.close()
-                        self.membership.gone(name, time.monotonic())
+                        if message.get("generation") != self.membership.generation:
+                            self.membership.gone(name, time.monotonic())
                 self._heard(name, message)
-        except (ConnectionError, ValueError, KeyError) as error:
+        except (ConnectionError, ValueError, KeyError, TypeError) as error:
             self.events.write("bad_connection", node=name, error=f"{type(error).__name__}: {error}")
         except asyncio.CancelledError:
             pass  # the loop ends; a handler that stays cancelled is reported as an error by asyncio
@@ -158,6 +165,9 @@ class Coordinator:
             self.events.write("node_leaving", node=name)
         elif kind == "exited":
             exits = {int(rank): int(status) for rank, status in message["exits"].items()}
+            if message["generation"] == members.generation:
+                self.resizes.regroup("workers ended", time.time(), nodes=len(members.members))
+                self.resizes.stopped(time.time())
             members.exited(name, now, generation=message["generation"], exits=exits, error=message.get("error"))
             self.events.write(
                 "workers_exited",
@@ -173,11 +183,13 @@ class Coordinator:
             entry = {"attempt": self.attempt, "generation": action.number, "nodes": list(action.nodes), "world_size": world}
             self.rundir.write_json("generation.json", data={**entry, "time": time.time()})
             self.events.write("generation", **entry)
+            self.resizes.formed(action.number, time.time(), nodes=len(action.nodes), progress=self._progress())
             for rank, name in enumerate(action.nodes):
                 self._tell(
                     name, kind="assign", generation=action.number, rank=rank, nodes=list(action.nodes), store=action.store
                 )
         elif isinstance(action, Regroup):
+            self.resizes.regroup(action.reason, time.time(), nodes=len(self.membership.members))
             self.events.write("regroup", generation=action.number, reason=action.reason, drain=action.drain)
             for name in self.membership.members:
                 self._tell(name, kind="regroup", generation=action.number, reason=action.reason, drain=action.drain)
@@ -194,14 +206,31 @@ class Coordinator:
             writer.write(json.dumps(message).encode() + b"\n")
 
     def _read_progress(self) -> None:
-        self.membership.progress(step=self._step(), checkpoint=newest_checkpoint(self.rundir))
+        progress = self._progress()
+        step = int(progress["step"]) if progress else None
+        self.membership.progress(step=step, checkpoint=newest_checkpoint(self.rundir))
+        self._watch_stall(step)
+        if resized := self.resizes.progress(progress):
+            self.last_resize = resized
+            self.events.write("resized", **resized)
 
-    def _step(self) -> int | None:
-        where = ("attempts", RunDir.attempt_name(self.attempt), "progress.json")
+    def _watch_stall(self, step: int | None) -> None:
+        """Ends a generation that makes no step; its first step may take longer, for it reads, compiles and measures."""
+        now, mark = time.monotonic(), (self.membership.generation, step)
+        if mark != self._mark or not self.membership.active:
+            fresh = mark[0] != self._mark[0]
+            self._mark, self._marked, self._first_step = mark, now, fresh or (self._first_step and not self.membership.active)
+        limit = self.spec.elastic.stall_s * (_FIRST_STEP_FACTOR if self._first_step else 1.0)
+        if now - self._marked > limit:
+            self.membership.stalled(step, now - self._marked, now)
+
+    def _progress(self) -> dict[str, Any] | None:
+        """The attempt's ``progress.json``; None before the first step."""
         try:
-            return int(self.rundir.read_json(*where)["step"])
-        except (FileNotFoundError, ValueError, KeyError):
+            found = self.rundir.read_json("attempts", RunDir.attempt_name(self.attempt), "progress.json")
+        except (FileNotFoundError, ValueError):
             return None
+        return found if isinstance(found, dict) and "step" in found else None
 
 
 def newest_checkpoint(rundir: RunDir) -> int:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 DONE, REFUSED, DRAINED, LEFT = 0, 65, 75, 143
 _PLANNED = (DONE, DRAINED, LEFT)
+STALLED = "stalled"
 
 State = Literal["warming", "ready", "working", "stopped", "done"]
 
@@ -175,7 +176,7 @@ class Membership:
         node.exits = dict(exits)
         node.state = "done" if all(status == DONE for status in exits.values()) else "stopped"
         node.seen = node.since = now
-        if error and (self.first_error is None or error["time"] < self.first_error["time"]):
+        if error and (self.first_error is None or _rank_of(error) < _rank_of(self.first_error)):
             self.first_error = dict(error)
 
     def gone(self, name: str, now: float) -> None:
@@ -187,6 +188,11 @@ class Membership:
         if self.active and name in self.members and node.state == "working":
             self.counters.lost += 1
             self._regroup(f"lost {name}", now, drain=False)
+
+    def stalled(self, step: int | None, seconds: float, now: float) -> None:
+        """No step for long: the workers are ended, and it counts as a crash."""
+        if self.active and self.regroup is None:
+            self._regroup(f"{STALLED} after step {step or 0}: no step for {seconds:.0f} s", now, drain=False)
 
     def resize(self, target: int, now: float) -> None:
         if target != self.target:
@@ -262,26 +268,29 @@ class Membership:
     def _close(self, now: float) -> None:
         """The generation has ended: was it planned, a loss, or a crash?"""
         lost = self._after_loss = self.regroup is not None and self.regroup.reason.startswith("lost")
+        stalled = self.regroup.reason if self.regroup is not None and self.regroup.reason.startswith(STALLED) else ""
         statuses = [s for name in self.members if name in self.nodes for s in self.nodes[name].exits.values()]
         crashes = [status for status in statuses if status not in _PLANNED]
         error, self.first_error = self.first_error, None
         self.active, self.regroup, self._changed, self._short_since = False, None, now, now
         if REFUSED in statuses:
             self._finish(REFUSED, _told(error, "a worker refused its configuration or contract"))
+        elif stalled:
+            self._count_crash(error, [-9], stalled)
         elif crashes and not lost:
             self._count_crash(error, crashes)
         else:
             self.counters.resizes += 1
 
-    def _count_crash(self, error: dict[str, Any] | None, crashes: list[int]) -> None:
+    def _count_crash(self, error: dict[str, Any] | None, crashes: list[int], stalled: str = "") -> None:
         self.counters.failures += 1
         self.counters.failures_since_checkpoint += 1
         first = int(error["status"]) if error else crashes[0]
-        if first > 0 and not self.stepped:
-            self._finish(1, _told(error, f"a worker ended with status {first}") + " before the first step: not tried again")
+        told = _told(error, stalled or f"a worker ended with status {first}")
+        if first > 0 and not self.stepped and not stalled:
+            self._finish(1, "before the first step, so not tried again: " + told)
         elif self.counters.failures_since_checkpoint > self.rules.budget:
-            count = self.counters.failures_since_checkpoint
-            self._finish(1, _told(error, f"a worker ended with status {first}") + f": {count} crashes without a new checkpoint")
+            self._finish(1, f"{self.counters.failures_since_checkpoint} crashes without a new checkpoint: {told}")
 
     def _form(self, now: float) -> list[Action]:
         able = sorted(
@@ -327,10 +336,17 @@ class Membership:
         self.active = False
 
 
+def _rank_of(error: Mapping[str, Any]) -> tuple[bool, float]:
+    """Which of two errors explains more: a rank that was stuck by itself, then the one that ended first."""
+    return (not error.get("stuck", False), float(error["time"]))
+
+
 def _told(error: Mapping[str, Any] | None, otherwise: str) -> str:
     if not error:
         return otherwise
-    return f"rank {error['rank']} on {error['node']} ended first, with status {error['status']} ({error['message']})"
+    if error.get("stuck"):
+        return f"rank {error['rank']} on {error['node']} was stuck ({error['message']})"
+    return f"rank {error['rank']} on {error['node']} ended first, with status {error['status']}: {error['message']}"
 
 
 def _order(name: str) -> list[tuple[int, int | str]]:

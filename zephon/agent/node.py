@@ -14,9 +14,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -39,7 +41,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from zephon.agent.link import Link
-from zephon.agent.membership import DONE
+from zephon.agent.membership import DONE, STALLED
 from zephon.agent.warm import Start, WarmServer
 
 log = logging.getLogger("zephon.agent")
@@ -141,6 +143,7 @@ class NodeAgent(SimpleElasticAgent):  # type: ignore[misc]
         self.rendezvous = CoordinatedRendezvous(link, config, leaving)
         self._tickets: dict[int, int] = {}
         self._reported = True
+        self._stalled = False
         self._first_exit: float | None = None
         spec = WorkerSpec(
             role="node",
@@ -223,8 +226,9 @@ class NodeAgent(SimpleElasticAgent):  # type: ignore[misc]
             return
         order = self.link.regroup(self.rendezvous.generation)
         drain = order is None or order["drain"] or self.leaving.is_set()
-        if order is not None and order["reason"] == "stalled":
-            self._kill(signal.SIGUSR1)
+        self._stalled = order is not None and order["reason"].startswith(STALLED)
+        if self._stalled:
+            self._kill(signal.SIGUSR1)  # every worker writes the stacks of its threads to its log
             time.sleep(_STACKS_GRACE_S)
         if self.leaving.is_set():
             self.link.send("leaving")
@@ -267,10 +271,18 @@ class NodeAgent(SimpleElasticAgent):  # type: ignore[misc]
         error = None
         if failed:
             when, rank, status = failed[0]
-            message = last_error(f"{self.config.log_dir}/rank-{rank - base}.log") if self.config.log_dir else ""
-            error = {"time": when, "rank": rank, "node": self.config.node, "status": status, "message": message}
+            error = {"time": when, "rank": rank, "node": self.config.node, "status": status}
+            error["message"] = self._read(last_error, rank - base)
+        if self._stalled:
+            for when, rank, status in failed:
+                if frame := self._read(stuck_frame, rank - base):
+                    error = {"time": when, "rank": rank, "node": self.config.node, "status": status, "message": frame, "stuck": True}
+                    break
         statuses = {rank: status for rank, (status, _) in exits.items()}
         self.link.send("exited", generation=self.rendezvous.generation, exits=statuses, error=error)
+
+    def _read(self, what: Callable[[str], str], local_rank: int) -> str:
+        return what(f"{self.config.log_dir}/rank-{local_rank}.log") if self.config.log_dir else ""
 
     def _exit_barrier(self) -> None:
         """The coordinator has said that all nodes are done; there is nothing more to wait for."""
@@ -288,19 +300,48 @@ def _mark(log_file: str, env: dict[str, str]) -> None:
         file.write(f"--- {now}Z generation {env['ZEPHON_GENERATION']} rank {env['RANK']} of {env['WORLD_SIZE']}\n")
 
 
+# "[rank 3] DataError: ...", followed by indented lines: how a worker prints an error of three parts.
+_OURS = re.compile(r"^\[rank \d+\] (?=[A-Z]\w*: )")
+
+
 def last_error(log_file: str) -> str:
-    """The last line of the last traceback in a log, or its last line; empty when there is none."""
-    try:
-        with open(log_file, "rb") as file:
-            file.seek(max(0, os.path.getsize(log_file) - 65536))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    start = max((i for i, line in enumerate(lines) if line.startswith("--- ")), default=0)
-    lines = [line for line in lines[start:] if line.strip()]
+    """What a worker said of its end since its last start: one of our errors as a whole, with its address; else the last
+    line of the first traceback, or of the log; empty when there is none."""
+    lines = [line for line in _tail(log_file) if line.strip()]
+    ours = next((i for i, line in enumerate(lines) if _OURS.match(line)), None)
+    if ours is not None:
+        end = next((i for i in range(ours + 1, len(lines)) if not lines[i].startswith("  ")), len(lines))
+        return _OURS.sub("", "\n".join(lines[ours:end]), count=1)[:4000]
     for number, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):
             follow = next((x for x in lines[number + 1 :] if not x.startswith((" ", "\t"))), "")
             if follow:
                 return follow.strip()[:500]
-    return lines[-1].strip()[:500] if len(lines) > 1 else ""
+    return lines[-1].strip()[:500] if lines else ""
+
+
+def stuck_frame(log_file: str) -> str:
+    """Where the main thread stood, by the stacks in a log; empty for a rank that only waited for others in a collective."""
+    lines = _tail(log_file)
+    starts = [i for i, line in enumerate(lines) if "(most recent call first)" in line]
+    if not starts:
+        return ""
+    frames = []
+    for line in lines[starts[-1] + 1 :]:  # faulthandler writes the main thread last
+        if not line.startswith("  File "):
+            break
+        frames.append(line.strip())
+    waiting = any("distributed_c10d" in frame or "torch/autograd" in frame for frame in frames)
+    return "" if waiting or not frames else frames[0]
+
+
+def _tail(log_file: str) -> list[str]:
+    """The lines since the last start of a worker, of the last 64 KiB."""
+    try:
+        with open(log_file, "rb") as file:
+            file.seek(max(0, os.path.getsize(log_file) - 65536))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    start = max((i for i, line in enumerate(lines) if line.startswith("--- ")), default=-1)
+    return lines[start + 1 :]

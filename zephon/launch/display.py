@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -62,7 +63,7 @@ def one_line(status: RunStatus) -> str:
     if status.world_size:
         parts.append(f"world {status.world_size}")
     if status.state in ("STARTING", "DRAINING", "FAILED") and status.message:
-        parts.append(status.message)
+        parts.append(status.message.partition("\n")[0])
     return "  ".join(parts)
 
 
@@ -89,6 +90,15 @@ def panel(status: RunStatus) -> Table:
     if status.message and status.state not in ("TRAINING", "DONE"):
         table.add_row("", status.message)
     return table
+
+
+def resize_text(resize: Mapping[str, Any]) -> str:
+    """A resize in one line: sizes, stall and its parts, steps lost."""
+    parts = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f}" for name, seconds in resize["parts_s"].items())
+    return (
+        f"{resize['nodes_before']} -> {resize['nodes']} nodes ({resize['reason']}): stalled {resize['stall_s']:.2f} s "
+        f"({parts}), {resize['lost_steps']} steps lost"
+    )
 
 
 def duration(seconds: float | None) -> str:

@@ -279,8 +279,12 @@ def rescale(rundir: RunDir, nodes: int, *, wait_s: float | None = None) -> RunSt
     world = nodes * spec.elastic.procs_per_node
     limit = wait_s if wait_s is not None else spec.elastic.drain_s + 60.0
 
+    same = status.nodes == nodes == status.target
+
     def settled(now: RunStatus) -> bool:
-        return now.state not in LIVE or (now.nodes == nodes and now.world_size == world and now.state == "TRAINING")
+        there = now.nodes == nodes and now.world_size == world and now.state == "TRAINING"
+        told = same or (now.resize or {}).get("generation", 0) > status.generation
+        return now.state not in LIVE or (there and told)
 
     return wait_for(rundir, settled, limit, f"to settle at nodes={nodes}")
 

@@ -27,6 +27,7 @@ class RunStatus:
         eta_s: seconds left at the present speed, when it is known.
         checkpoint, checkpoint_age_s: step and age of the newest complete checkpoint.
         error: what ended or last disturbed the run.
+        resize: the last ``resized`` event: sizes, stall, its parts, steps lost.
     """
 
     name: str
@@ -52,6 +53,7 @@ class RunStatus:
     failures: int = 0
     lost: int = 0
     resizes: int = 0
+    resize: dict[str, Any] | None = None
 
 
 def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
@@ -106,6 +108,7 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
         failures=counters.get("failures", 0),
         lost=counters.get("lost", 0),
         resizes=counters.get("resizes", 0),
+        resize=(supervisor or {}).get("resize"),
     )
 
 

@@ -16,7 +16,7 @@ from zephon.launch import session
 from zephon.launch.appdef import DEFAULT_WORKER
 from zephon.launch.arguments import Arguments
 from zephon.launch.compose import Composed, compose
-from zephon.launch.display import duration, follow, one_line
+from zephon.launch.display import duration, follow, one_line, resize_text
 from zephon.launch.status import LIVE, RunStatus, find_run, look, run_names
 from zephon.rundir import RunDir
 
@@ -159,10 +159,9 @@ def _rescale(rundir: RunDir, nodes: int, arguments: Arguments, console: Console)
         console.print(f"asked for {nodes} nodes; see: zephon status {status.name}", highlight=False)
         return 0
     took = time.monotonic() - began
-    console.print(
-        f"{status.name}: {before.nodes} -> {status.nodes} nodes, world {status.world_size}, at step {status.step}, settled in {took:.1f} s",
-        highlight=False,
-    )
+    console.print(f"{status.name}: {status.nodes} nodes, world {status.world_size}, settled in {took:.1f} s", highlight=False)
+    if status.resize and status.resize["generation"] != (before.resize or {}).get("generation"):
+        console.print(resize_text(status.resize), highlight=False)
     return 0
 
 
@@ -195,6 +194,8 @@ def status_table(found: RunStatus) -> Table:
         ("attempt", f"{found.attempt}, generation {found.generation}"),
         ("counted", f"{found.failures} failures, {found.lost} lost nodes, {found.resizes} resizes"),
     ]
+    if found.resize is not None:
+        rows.append(("last resize", resize_text(found.resize)))
     if found.checkpoint is not None:
         rows.append(("checkpoint", f"step {found.checkpoint}, {duration(found.checkpoint_age_s)} old"))
     if found.progress_age_s is not None and found.state in LIVE:

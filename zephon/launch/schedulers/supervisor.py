@@ -308,6 +308,7 @@ class Supervisor:
             "members": [name for name in members.members if name in members.nodes] if members.active else [],
             "regroup": members.regroup.reason if members.regroup else "",
             "generation": members.generation,
+            "resize": self.coordinator.last_resize,
             "counters": dataclasses.asdict(members.counters),
             "nodes": {node.name: self._server.pids.get(node.ticket) for node in self.nodes.values()},
         }
