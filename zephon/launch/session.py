@@ -18,6 +18,7 @@ from zephon.agent.coordinator import newest_checkpoint
 from zephon.agent.events import EventLog
 from zephon.errors import ConfigError, nearest
 from zephon.launch import contract as contracts
+from zephon.launch import control
 from zephon.launch.appdef import DEFAULT_WORKER, app_def
 from zephon.launch.compose import check
 from zephon.launch.environment import environment
@@ -246,10 +247,21 @@ def resume(
             follows="two attempts would write one run directory at the same time",
             remedy=f"change its size with: zephon rescale {status.name} nodes=N, or stop it first",
         )
+    if status.state == "STOPPED" and control.scheduler_of_attempt(rundir, status.attempt) == "kubernetes":
+        if not words and fork is None:
+            return _go_on(rundir, status)
+        control.command(rundir, status.attempt, {"verb": "delete"})
     spec = changed(stored_spec(rundir), words)
     where = ("attempts", RunDir.attempt_name(status.attempt), "handle.json")
     known = rundir.read_json(*where).get("worker") if rundir.exists(*where) else None
     return start(spec, words=words, allow=allow, fork=fork, worker=worker or known or DEFAULT_WORKER)
+
+
+def _go_on(rundir: RunDir, status: RunStatus) -> Started:
+    """The stopped Job of a cluster goes on as the same attempt: its objects are all still there."""
+    control.command(rundir, status.attempt, {"verb": "resume"})
+    handle = rundir.read_json("attempts", RunDir.attempt_name(status.attempt), "handle.json")["handle"]
+    return Started(rundir=rundir, attempt=status.attempt, handle=handle, resumed_at=max(newest_checkpoint(rundir), 0))
 
 
 def stop(rundir: RunDir, *, wait_s: float | None = None) -> RunStatus:
@@ -257,7 +269,7 @@ def stop(rundir: RunDir, *, wait_s: float | None = None) -> RunStatus:
     status = look(rundir)
     if status.state not in LIVE:
         return status
-    local.command(rundir, status.attempt, {"verb": "stop"})
+    control.command(rundir, status.attempt, {"verb": "stop"})
     if wait_s == 0:
         return look(rundir)
     spec = stored_spec(rundir)
@@ -272,7 +284,7 @@ def rescale(rundir: RunDir, nodes: int, *, wait_s: float | None = None) -> RunSt
         ConfigError: not possible for this run, or not settled in time.
     """
     status = look(rundir)
-    local.command(rundir, status.attempt, {"verb": "rescale", "nodes": nodes})
+    control.command(rundir, status.attempt, {"verb": "rescale", "nodes": nodes})
     if wait_s == 0:
         return look(rundir)
     spec = stored_spec(rundir)

@@ -11,7 +11,7 @@ from typing import Any
 from zephon.agent.coordinator import newest_checkpoint
 from zephon.agent.events import read_events
 from zephon.errors import ConfigError, nearest
-from zephon.launch.schedulers.local import read_state
+from zephon.launch.control import read_state
 from zephon.rundir import RunDir
 
 LIVE = ("QUEUED", "STARTING", "TRAINING", "DRAINING", "DEGRADED", "STALLED")
@@ -76,7 +76,7 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
     spec = _json(rundir, *where, "spec.json") or {}
     progress = _newest_progress(rundir, attempts)
     fresh = progress is not None and progress["attempt"] == attempt
-    supervisor = read_state(rundir, attempt) if rundir.local else None
+    supervisor = read_state(rundir, attempt)
     step, steps = (progress or {}).get("step", 0), spec.get("trainer", {}).get("steps", 0)
     speed = _steps_per_s(rundir, attempt) if fresh else None
     checkpoint = newest_checkpoint(rundir)

@@ -46,10 +46,12 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
     Args:
         session_name: TorchX's session.
         options: which cluster and namespace the verbs other than submit use; a submit brings its own.
+        retry_s: how long to wait for an API server that does not answer.
     """
 
-    def __init__(self, session_name: str, options: KubernetesOptions | None = None) -> None:
+    def __init__(self, session_name: str, options: KubernetesOptions | None = None, *, retry_s: float = 60.0) -> None:
         super().__init__("kubernetes", session_name)
+        self.retry_s = retry_s
         self.options = options or KubernetesOptions()
         self._clusters: dict[tuple[str | None, str | None], Cluster] = {}
 
@@ -61,7 +63,9 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
     def _cluster(self, options: KubernetesOptions) -> Cluster:
         key = (options.kubeconfig, options.context)
         if key not in self._clusters:
-            self._clusters[key] = Cluster(kubeconfig=key[0], context=key[1], timeout_s=options.request_timeout_s)
+            self._clusters[key] = Cluster(
+                kubeconfig=key[0], context=key[1], timeout_s=options.request_timeout_s, retry_s=self.retry_s
+            )
         return self._clusters[key]
 
     def _run_opts(self) -> runopts:

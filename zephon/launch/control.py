@@ -1,0 +1,34 @@
+"""Who carries out the verbs of a run: the supervisor on this machine, or the cluster to which the attempt was submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zephon.launch.schedulers import local
+from zephon.rundir import RunDir
+
+
+def scheduler_of_attempt(rundir: RunDir, attempt: int) -> str:
+    """Name of the scheduler that got the attempt; ``local`` where nothing is recorded (yet)."""
+    where = ("attempts", RunDir.attempt_name(attempt), "handle.json")
+    return str(rundir.read_json(*where)["scheduler"]) if rundir.exists(*where) else "local"
+
+
+def read_state(rundir: RunDir, attempt: int) -> dict[str, Any] | None:
+    """How the attempt stands in the words of supervisor.json; None when nobody knows it."""
+    if scheduler_of_attempt(rundir, attempt) == "kubernetes":
+        from zephon.launch.schedulers import kubernetes_control
+
+        return kubernetes_control.read_state(rundir, attempt)
+    return local.read_state(rundir, attempt) if rundir.local else None
+
+
+def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> None:
+    """Sends one order, ``{"verb": "stop"}`` or ``{"verb": "rescale", "nodes": N}``, to whoever runs the attempt."""
+    if scheduler_of_attempt(rundir, attempt) == "kubernetes":
+        from zephon.launch.schedulers import kubernetes_control
+
+        kubernetes_control.command(rundir, attempt, message)
+    else:
+        local.command(rundir, attempt, message)

@@ -1,0 +1,113 @@
+"""A run on Kubernetes as the launcher's verbs see it: what ``local`` gives for this machine, from the API server.
+
+    read_state(rundir, attempt)   state, members, target, generation, message   (the shape of supervisor.json)
+    command(rundir, attempt, {"verb": "stop" | "resume" | "rescale" | "delete", ...})
+
+The membership is read from the run directory, where the coordinator writes it; everything else from the Job and its pods.
+A cluster that does not answer is not a failed job: the last known size is shown, and the message says so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from torchx.specs import AppState, parse_app_handle
+
+from zephon.errors import ConfigError
+from zephon.launch.schedulers.k8s.errors import ClusterError
+from zephon.launch.schedulers.k8s.options import KubernetesOptions, options_from
+from zephon.launch.schedulers.k8s.status import Summary
+from zephon.launch.schedulers.kubernetes import KubernetesScheduler
+from zephon.rundir import RunDir
+
+_LOOK_RETRY_S = 10.0
+
+
+def read_state(rundir: RunDir, attempt: int) -> dict[str, Any]:
+    """How the attempt's Job stands, in the words of the local supervisor's state file."""
+    where = ("attempts", RunDir.attempt_name(attempt))
+    scheduler, app_id = _scheduler(rundir, attempt, retry_s=_LOOK_RETRY_S)
+    known = rundir.read_json("generation.json") if rundir.exists("generation.json") else {}
+    current = known.get("attempt") == attempt
+    members: list[str] = list(known.get("nodes", [])) if current else []
+    state: dict[str, Any] = {"app_id": app_id, "members": members, "target": len(members), "status": None, "counters": {}}
+    state["generation"] = int(known.get("generation", 0)) if current else 0
+    try:
+        summary = scheduler.summary(app_id)
+    except ClusterError as error:
+        return state | {"state": "RUNNING", "message": f"the cluster does not answer: {error.what}"}
+    if summary is None:
+        done = _finished(rundir, where)
+        text = "" if done else "the job is no longer in the cluster; resume starts a new attempt"
+        return state | {"state": "DONE" if done else "STOPPED", "members": [], "message": text}
+    there = {node.pod for node in summary.nodes if node.state == AppState.RUNNING}
+    state["members"] = [name for name in members if name.split("@")[0] in there]
+    return state | {"target": summary.wanted, **_words(summary)}
+
+
+def _words(summary: Summary) -> dict[str, Any]:
+    if summary.state == AppState.RUNNING:
+        return {"state": "DRAINING" if summary.line.startswith("stopping") else "RUNNING", "message": summary.line}
+    if summary.state == AppState.PENDING:
+        return {"state": "QUEUED" if summary.line.startswith("waiting in the queue") else "STARTING", "message": summary.line}
+    if summary.state == AppState.SUCCEEDED:
+        return {"state": "DONE", "status": 0, "message": "", "members": []}
+    stopped = summary.state == AppState.CANCELLED
+    return {
+        "state": "STOPPED" if stopped else "FAILED",
+        "status": 143 if stopped else 1,
+        "message": summary.line,
+        "members": [],
+    }
+
+
+def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> str:
+    """Carries out one verb on the attempt's Job; returns a sentence on what happens.
+
+    Raises:
+        ConfigError: the verb cannot apply to this Job.
+        ClusterError: the API server refused or did not answer.
+    """
+    scheduler, app_id = _scheduler(rundir, attempt, retry_s=60.0)
+    verb = message["verb"]
+    if verb == "rescale":
+        return scheduler.rescale(app_id, int(message["nodes"])).note
+    actions = {"stop": scheduler.stop, "resume": scheduler.resume, "delete": scheduler.delete}
+    if verb not in actions:
+        raise ConfigError(
+            f"verb {verb!r} is unknown", follows="nothing was done", remedy=f"one of {', '.join(actions)}, rescale"
+        )
+    actions[verb](app_id)
+    return ""
+
+
+def preview(rundir: RunDir, attempt: int, nodes: int) -> str:
+    """What a rescale would do to the pods; refuses what ``rescale`` would refuse."""
+    scheduler, app_id = _scheduler(rundir, attempt, retry_s=60.0)
+    return scheduler.preview(app_id, nodes)
+
+
+def _finished(rundir: RunDir, where: tuple[str, str]) -> bool:
+    try:
+        progress = rundir.read_json(*where, "progress.json")
+    except FileNotFoundError:
+        return False
+    return bool(progress["step"] >= progress["steps"])
+
+
+def _scheduler(rundir: RunDir, attempt: int, *, retry_s: float) -> tuple[KubernetesScheduler, str]:
+    where = ("attempts", RunDir.attempt_name(attempt))
+    _, _, app_id = parse_app_handle(rundir.read_json(*where, "handle.json")["handle"])
+    options = options_from(rundir.read_json(*where, "spec.json")["scheduler"]["options"])
+    return _connected(options.namespace, options.kubeconfig, options.context, options.request_timeout_s, retry_s), app_id
+
+
+@functools.lru_cache(maxsize=8)
+def _connected(
+    namespace: str, kubeconfig: str | None, context: str | None, timeout_s: float, retry_s: float
+) -> KubernetesScheduler:
+    """One connection per cluster: a display looks several times a second."""
+    options = KubernetesOptions(namespace=namespace, kubeconfig=kubeconfig, context=context, request_timeout_s=timeout_s)
+    return KubernetesScheduler("zephon", options, retry_s=retry_s)
