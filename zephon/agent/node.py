@@ -276,7 +276,14 @@ class NodeAgent(SimpleElasticAgent):  # type: ignore[misc]
         if self._stalled:
             for when, rank, status in failed:
                 if frame := self._read(stuck_frame, rank - base):
-                    error = {"time": when, "rank": rank, "node": self.config.node, "status": status, "message": frame, "stuck": True}
+                    error = {
+                        "time": when,
+                        "rank": rank,
+                        "node": self.config.node,
+                        "status": status,
+                        "message": frame,
+                        "stuck": True,
+                    }
                     break
         statuses = {rank: status for rank, (status, _) in exits.items()}
         self.link.send("exited", generation=self.rendezvous.generation, exits=statuses, error=error)

@@ -27,6 +27,7 @@ from zephon.state import Bad, Cursor, Skip
 from zephon.types import Columns, Dropped
 
 _NONE = np.empty(0, np.int64)
+_DROUGHT = 64
 
 
 class _Output(NamedTuple):
@@ -75,6 +76,7 @@ class Lane:
         )
         self._made = 0
         self._to_drop = cursor.delivered
+        self._dry = 0  # chunks in a row without a document
         self._primed = False
         self._dropped: list[Dropped] = []  # until the next output
         self._reported: list[Dropped] = []  # with outputs taken
@@ -164,6 +166,7 @@ class Lane:
             self._pending.clear()
             return
         self._push(columns)
+        self._watch_for_drought(columns)
         self._position += 1
         sentinel = self._position % self._program.flush_every == 0
         if sentinel:
@@ -172,6 +175,20 @@ class Lane:
             self._note_inflow()
         if sentinel:
             self._begin_block()
+
+    def _watch_for_drought(self, columns: Columns) -> None:
+        """A source that repeats and holds no document would be read for ever."""
+        self._dry = 0 if len(columns) else self._dry + 1
+        if self._dry < _DROUGHT:
+            return
+        limit = 4 * self._program.plan.first_pass + _DROUGHT  # of a lane: several passes over everything there is
+        if self._dry > limit:
+            names = ", ".join(repr(dataset.name) for dataset in self._program.datasets)
+            raise DataError(
+                f"lane {self.lane} found no document in {self._dry} chunks in a row of {names}",
+                follows="the lane would read on for ever and deliver nothing",
+                remedy="check that the datasets hold documents and that no filter leaves all of them out",
+            )
 
     def _next(self) -> Columns | None:
         self.fill()

@@ -35,6 +35,11 @@ class Plan(Protocol):
         """The chunk at a position of a lane; None when the lane has ended. Costs the same at every position."""
         ...
 
+    @property
+    def first_pass(self) -> int:
+        """Chunks, over all lanes, until every dataset has been visited completely once."""
+        ...
+
 
 class WorkSource(Protocol):
     """What a pipeline reads from."""
@@ -189,6 +194,11 @@ class StaticMixturePlan:
     def total(self) -> int | None:
         """Number of chunks until the source ends; None when it never does."""
         return self._segments[-1].stop
+
+    @property
+    def first_pass(self) -> int:
+        interleaving = self._segments[0].interleaving
+        return max(interleaving.place(order.count - 1, d) + 1 for d, order in enumerate(self._orders))
 
     def shares(self) -> list[float]:
         """Each dataset's part of the chunks, at the start."""
