@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -42,10 +43,47 @@ class Fastokens:
         import fastokens
 
         self._tokenizer: Any = fastokens.Tokenizer.from_json_str(definition)
+        self._setting = threading.Lock()
+        self._between: tuple[int | None, int | None] | None = None
 
     def encode(self, texts: list[str]) -> Ragged:
-        ids, offsets = self._tokenizer.encode_batch_flat(texts, False, True)
-        return Ragged(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).astype(np.int64))
+        return self._encode(texts, False)
+
+    def encode_between(self, texts: list[str], before: int | None, after: int | None) -> Ragged | None:
+        """With special tokens put in by the library, which saves a copy of all ids.
+
+        Its post-processor holds one setting; the first pair that is asked for gets it, any other pair gets None.
+        """
+        with self._setting:
+            if self._between is None:
+                self._between = (before, after)
+                self._tokenizer.post_processor = _post_processor(before, after)
+        return self._encode(texts, True) if self._between == (before, after) else None
+
+    def _encode(self, texts: list[str], special: bool) -> Ragged:
+        ids, offsets = self._tokenizer.encode_batch_flat(texts, special, True)
+        return Ragged(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).view(np.int64))
+
+
+def _post_processor(before: int | None, after: int | None) -> Any:
+    """A library object that puts these ids around each text; taken from a tokenizer of one word that is defined with it."""
+    import fastokens
+
+    ids = {"before": before, "after": after}
+    special = {name: {"id": name, "ids": [token], "tokens": [name]} for name, token in ids.items() if token is not None}
+    single: list[Any] = [{"Sequence": {"id": "A", "type_id": 0}}]
+    if before is not None:
+        single.insert(0, {"SpecialToken": {"id": "before", "type_id": 0}})
+    if after is not None:
+        single.append({"SpecialToken": {"id": "after", "type_id": 0}})
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}]
+    definition = {
+        "version": "1.0",
+        "added_tokens": [],
+        "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+        "post_processor": {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special},
+    }
+    return fastokens.Tokenizer.from_json_str(json.dumps(definition)).post_processor
 
 
 class HuggingFace:
