@@ -109,7 +109,7 @@ class Block:
 
 
 def _is_range(row: IntArray) -> bool:
-    return len(row) == 0 or bool(row[0] == 0 and row[-1] == len(row) - 1 and np.all(np.diff(row) == 1))
+    return len(row) == 0 or bool(row[0] == 0 and row[-1] == len(row) - 1 and (row[1:] > row[:-1]).all())
 
 
 def identity(part: Part, counts: IntArray) -> Block:
@@ -119,14 +119,23 @@ def identity(part: Part, counts: IntArray) -> Block:
 
 
 def of_documents(columns: Columns, datasets: int) -> Block:
-    """The documents of a chunk as a block; counts are the lengths of ``input_ids`` where there are any."""
+    """The documents of a chunk as a block.
+
+    Counts are the lengths of ``input_ids`` where there are any; of padded documents, the ones of ``attention_mask``.
+    """
     n = len(columns)
     counts = np.zeros((n, datasets), np.int64)
-    ids = columns.fields.get("input_ids")
-    if isinstance(ids, Ragged):
-        counts[:, columns.dataset] = ids.lengths()
-    fields = dict(columns.fields)
-    return identity(Part(fields, np.full(n, columns.dataset, np.int64), documents=columns), counts)
+    ids, mask = columns.fields.get("input_ids"), columns.fields.get("attention_mask")
+    if isinstance(mask, Ragged):
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask.values, dtype=np.int64)])
+        lengths = ends[mask.offsets[1:]] - ends[mask.offsets[:-1]]
+    elif isinstance(ids, Ragged):
+        lengths = ids.lengths()
+    else:
+        lengths = np.zeros(n, np.int64)
+    sources = np.full(n, columns.dataset, np.int64) if columns.sources is None else columns.sources
+    counts[np.arange(n), sources] = lengths
+    return identity(Part(dict(columns.fields), sources, documents=columns), counts)
 
 
 def concatenate(blocks: list[Block]) -> Block:

@@ -117,22 +117,25 @@ def cut_rows(groups: list[dict[str, Array]], starts: IntArray, sources: IntArray
     edges = np.arange(n + 1, dtype=np.int64) * length
     begins = np.concatenate([starts, edges[:-1]])
     begins.sort(kind="stable")
-    begins = begins[np.concatenate([[True], begins[1:] != begins[:-1]])]
+    fresh = np.empty(len(begins), bool)
+    fresh[0] = True
+    np.not_equal(begins[1:], begins[:-1], out=fresh[1:])
+    begins = begins[fresh]
     owner = sources[np.searchsorted(starts, begins, side="right") - 1]
     offsets = np.searchsorted(begins, edges)
-    lengths = np.diff(begins, append=n * length)
+    lengths = np.append(begins[1:], n * length) - begins
     row = begins // length
     counts = np.bincount(row * datasets + owner, weights=lengths, minlength=n * datasets).astype(np.int64)
     inner, used = (begins - row * length).astype(np.int32), np.full(n, length, np.int64)
-    parts, places, at = [], np.empty(n, np.int64), 0
+    parts: list[Part] = []
+    places, within, at = np.empty(n, np.int64), np.empty(n, np.int64), 0
     for fields in groups:
         size = len(fields["input_ids"])
         first, last = int(offsets[at]), int(offsets[at + size])
         ragged = Ragged(inner[first:last], offsets[at : at + size + 1] - first)
-        places[at : at + size] = len(parts)
+        places[at : at + size], within[at : at + size] = len(parts), np.arange(size)
         parts.append(Part(dict(fields), owner[first:last], ragged, used[at : at + size]))
         at += size
-    within = np.arange(n) - np.where(places > 0, len(groups[0]["input_ids"]), 0)
     return Block(parts, places, within, counts.reshape(n, datasets))
 
 
