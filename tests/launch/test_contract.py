@@ -1,0 +1,95 @@
+"""The contract: what a resume accepts, field by field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zephon.errors import ConfigError, ContractError
+from zephon.launch.compose import compose
+from zephon.launch.contract import check, contract_of, differences
+from zephon.launch.session import changed
+from zephon.spec import RunSpec
+
+
+@pytest.fixture(scope="module")
+def spec() -> RunSpec:
+    return compose(["conf=exp1"]).spec
+
+
+PINNED = [
+    ("data.seed=1", "data.seed", 0, 1),
+    ("tokenizer.id=bytes", "tokenizer.id", "gpt2", "bytes"),
+    ("data.datasets.docs.weight=2.0", "data.datasets.docs.weight", 1.0, 2.0),
+    ("pipeline.context_length=64", "pipeline.context_length", 128, 64),
+    ("global_batch_size=32", "global_batch_size", 16, 32),
+    ("lanes.count=4", "lanes.count", 8, 4),
+    ("pipeline.packing=best_fit", "pipeline.packing", "wrap", "best_fit"),
+    ("pipeline.shuffle_buffer=7", "pipeline.shuffle_buffer", 1024, 7),
+    ("pipeline.shuffle_seed=7", "pipeline.shuffle_seed", 0, 7),
+    ("pipeline.flush_every_k_chunks=2", "pipeline.flush_every_k_chunks", 8, 2),
+    ("data.shuffle_documents=false", "data.shuffle_documents", True, False),
+]
+
+
+@pytest.mark.parametrize(("word", "field", "before", "after"), PINNED)
+def test_a_changed_pinned_field_is_refused_with_name_both_values_and_the_ways_on(
+    spec: RunSpec, word: str, field: str, before: Any, after: Any
+) -> None:
+    with pytest.raises(ContractError) as caught:
+        check(contract_of(spec), changed(spec, [word]), run="exp1", allow=[])
+    text = str(caught.value)
+    assert field in text
+    assert str(before).lower() in text.lower()
+    assert str(after).lower() in text.lower()
+    assert "fork=" in text
+    assert caught.value.exit_status == 65
+
+
+def test_a_new_dataset_is_a_change_of_the_mixture(spec: RunSpec) -> None:
+    found = differences(contract_of(spec), changed(spec, ["data.datasets.web.path=x"]))
+    assert {d.field for d in found} >= {"data.datasets.web.path", "data.datasets.web.weight"}
+    assert all(d.run == "(not set)" for d in found)
+
+
+FREE = ["nodes=4", "trainer.microbatch_size=2", "loader.workers=3", "loader.prefetch_batches=9", "loader.runner=process"]
+FREE += ["checkpoint.every=5", "trainer.log_every=3", "elastic.failure_budget=0", "lanes.allow=uneven", "tokenizer.backend=tokenizers"]
+
+
+@pytest.mark.parametrize("word", FREE)
+def test_a_free_field_is_never_looked_at(spec: RunSpec, word: str) -> None:
+    assert check(contract_of(spec), changed(spec, [word]), run="exp1") == []
+
+
+@pytest.mark.parametrize("word", ["model.dim=64", "optimizer.lr=0.5", "trainer.steps=100", "trainer.reduction=canonical"])
+def test_a_guarded_field_is_refused_unless_it_is_named(spec: RunSpec, word: str) -> None:
+    other, field = changed(spec, [word]), word.split("=")[0]
+    with pytest.raises(ContractError, match=rf"allow=\[{field}\]"):
+        check(contract_of(spec), other, run="exp1")
+    for allow in (field, field.split(".")[0]):
+        (found,) = check(contract_of(spec), other, run="exp1", allow=[allow])
+        assert found.field == field
+
+
+def test_allow_cannot_name_pinned_or_unknown_fields(spec: RunSpec) -> None:
+    with pytest.raises(ConfigError, match="the field is pinned"):
+        check(contract_of(spec), spec, run="exp1", allow=["data.seed"])
+    with pytest.raises(ConfigError, match=r"did you mean 'optimizer\.lr'"):
+        check(contract_of(spec), spec, run="exp1", allow=["optimizer.lrr"])
+
+
+def test_allowing_one_field_does_not_let_another_through(spec: RunSpec) -> None:
+    other = changed(spec, ["optimizer.lr=0.5", "model.dim=64"])
+    with pytest.raises(ContractError) as caught:
+        check(contract_of(spec), other, run="exp1", allow=["optimizer.lr"])
+    assert "model.dim" in str(caught.value)
+    assert "optimizer.lr is" not in str(caught.value)
+
+
+def test_a_contract_survives_the_disk(spec: RunSpec, tmp_path: Any) -> None:
+    from zephon.rundir import RunDir
+
+    rundir = RunDir(str(tmp_path))
+    rundir.write_json("contract.json", data=contract_of(spec))
+    assert differences(rundir.read_json("contract.json"), spec) == []
