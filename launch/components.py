@@ -5,8 +5,7 @@
 ``zephon run`` builds the same value through ``zephon.launch.appdef``; this file is the door for TorchX's own command line.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations` here: TorchX reads the parameters' types as objects.
 import torchx.specs as specs
 
 

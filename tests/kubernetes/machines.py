@@ -6,19 +6,20 @@ checkout are mounted into it read-only, through the product's own overlay.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kubernetes.conftest import ROOT, TOOLS, until
+from tests.kubernetes.conftest import ROOT, TOOLS, ended_with_us
 from zephon.launch.schedulers.k8s.client import Cluster
 
 NEEDED = {"runc": "runc", "bridge": "containernetworking-plugins", "busybox": "busybox-static", "zstd": "zstd"}
@@ -91,7 +92,8 @@ class Machines:
             "kubeconfig": self.kubeconfig,
             "image": "kit.test/host:1",
             "image_pull_policy": "Never",
-            "volumes": {"runs": {"mount": "/runs", "host_path": str(self.runs)}},
+            # The same path inside and outside: the launcher reads the run directory too.
+            "volumes": {"runs": {"mount": str(self.runs), "host_path": str(self.runs)}},
             "tmp_size": "1Gi",
             "lost_node_s": 5,
             "env": {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **(worker_env or {})},
@@ -128,7 +130,8 @@ def events(runs: Path, run: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def skip_or_start(directory: Path, *, nodes: int, life_s: int) -> Machines:
+def start(directory: Path, *, nodes: int, life_s: int) -> Machines:
+    """Machines that are up; skips the test where none can be."""
     if reason := missing():
         pytest.skip(reason)
     machines = Machines(directory, nodes=nodes, life_s=life_s)
@@ -136,4 +139,12 @@ def skip_or_start(directory: Path, *, nodes: int, life_s: int) -> Machines:
     return machines
 
 
-__all__ = ["Callable", "Machines", "events", "host_overlay", "missing", "skip_or_start", "until"]
+@contextlib.contextmanager
+def ended(machines: Machines) -> Iterator[None]:
+    """Ends the machines with the block, or with this process."""
+    tool = str(TOOLS / "cluster" / "node.py")
+    with ended_with_us(tool, "--dir", str(machines.directory / "kit"), "down"):
+        try:
+            yield
+        finally:
+            machines.down()

@@ -43,8 +43,8 @@ class Started:
 
 
 def runner() -> Runner:
-    """TorchX with our two schedulers and nothing else; no entry points are read."""
-    return Runner("zephon", {"local": local.create_scheduler, "kubernetes": _kubernetes})
+    """TorchX with our schedulers and nothing else; no entry points are read."""
+    return Runner("zephon", {"local": local.create_scheduler, "kubernetes": _kubernetes, "volcano": _volcano})
 
 
 def _kubernetes(session_name: str, **kwargs: Any) -> Any:
@@ -53,9 +53,15 @@ def _kubernetes(session_name: str, **kwargs: Any) -> Any:
     return create_scheduler(session_name, **kwargs)
 
 
+def _volcano(session_name: str, **kwargs: Any) -> Any:
+    from zephon.launch.schedulers.kubernetes_volcano import create_scheduler
+
+    return create_scheduler(session_name, **kwargs)
+
+
 def scheduler_of(spec: RunSpec) -> str:
     """The scheduler's name, checked."""
-    known = ("local", "kubernetes")
+    known = ("local", "kubernetes", "volcano")
     if spec.scheduler.name not in known:
         raise ConfigError(
             f"scheduler.name={spec.scheduler.name!r} is not a scheduler",
@@ -133,9 +139,10 @@ def dryrun(spec: RunSpec, rundir: RunDir, attempt: int, worker: str = DEFAULT_WO
 def options(spec: RunSpec) -> dict[str, Any]:
     """The scheduler's own options; ours about the node (cpu, gpu, memory_mb, image) are in the AppDef."""
     found = dict(spec.scheduler.options)
-    if spec.scheduler.name == "local":
+    if spec.scheduler.name in ("local", "volcano"):
         for name in ("cpu", "gpu", "memory_mb", "image"):
             found.pop(name, None)
+    if spec.scheduler.name == "local":
         known = {field.name for field in dataclasses.fields(local.LocalOpts)} - {"_extra_cfg", "lease"}
         for name in found:
             if name not in known:

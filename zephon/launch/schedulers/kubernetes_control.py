@@ -15,6 +15,7 @@ from typing import Any
 
 from torchx.specs import AppState, parse_app_handle
 
+from zephon.agent.events import read_events
 from zephon.errors import ConfigError
 from zephon.launch.schedulers.k8s.errors import ClusterError
 from zephon.launch.schedulers.k8s.options import KubernetesOptions, options_from
@@ -32,7 +33,8 @@ def read_state(rundir: RunDir, attempt: int) -> dict[str, Any]:
     known = rundir.read_json("generation.json") if rundir.exists("generation.json") else {}
     current = known.get("attempt") == attempt
     members: list[str] = list(known.get("nodes", [])) if current else []
-    state: dict[str, Any] = {"app_id": app_id, "members": members, "target": len(members), "status": None, "counters": {}}
+    state: dict[str, Any] = {"app_id": app_id, "members": members, "target": len(members), "status": None}
+    state |= _history(rundir, attempt)
     state["generation"] = int(known.get("generation", 0)) if current else 0
     try:
         summary = scheduler.summary(app_id)
@@ -45,6 +47,16 @@ def read_state(rundir: RunDir, attempt: int) -> dict[str, Any]:
     there = {node.pod for node in summary.nodes if node.state == AppState.RUNNING}
     state["members"] = [name for name in members if name.split("@")[0] in there]
     return state | {"target": summary.wanted, **_words(summary)}
+
+
+def _history(rundir: RunDir, attempt: int) -> dict[str, Any]:
+    """What the attempt's events say: the last resize, and how often what happened."""
+    mine = [event for event in read_events(rundir) if event["attempt"] == attempt]
+    resizes = [event for event in mine if event["event"] == "resized"]
+    lost = [event for event in mine if event["event"] == "regroup" and str(event["reason"]).startswith("lost")]
+    failures = [event for event in mine if event["event"] == "workers_exited" and event.get("error")]
+    counters = {"failures": len(failures), "lost": len(lost), "resizes": len(resizes)}
+    return {"resize": resizes[-1] if resizes else None, "counters": counters}
 
 
 def _words(summary: Summary) -> dict[str, Any]:
