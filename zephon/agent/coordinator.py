@@ -26,6 +26,7 @@ from zephon.agent.entry import read_spec
 from zephon.agent.events import EventLog
 from zephon.agent.membership import Action, Assign, Finish, Membership, Regroup, Release, Rules
 from zephon.agent.resizes import Resizes
+from zephon.errors import ZephonError
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 from zephon.world import World
@@ -275,7 +276,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=29400)
-    return asyncio.run(_main(parser.parse_args(argv)))
+    try:
+        return asyncio.run(_main(parser.parse_args(argv)))
+    except ZephonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
 
 
 if __name__ == "__main__":

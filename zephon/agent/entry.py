@@ -146,11 +146,29 @@ def _config(arguments: argparse.Namespace, spec: RunSpec) -> NodeConfig:
     )
 
 
+def check_writable(rundir: RunDir, attempt: int) -> None:
+    """Refuses a run directory in which this process may not write: every later error would be a crash, tried again and again."""
+    if not rundir.local or not os.path.isdir(rundir.root):
+        return
+    for path in (rundir.root, rundir.path("events.jsonl"), rundir.path("attempts", RunDir.attempt_name(attempt))):
+        if os.path.exists(path) and not os.access(path, os.W_OK):
+            raise ConfigError(
+                f"{path} is not writable for user {os.getuid()}, group {os.getgid()}",
+                follows="checkpoints, ledger and logs could not be kept",
+                remedy="give the directory to that user, or run as its owner (on Kubernetes scheduler.options.run_as_user)",
+            )
+
+
 def read_spec(rundir: RunDir, attempt: int) -> RunSpec:
-    """The attempt's spec; where the run directory lacks it, the one in the file that ``ZEPHON_SPEC_FILE`` names is put there."""
+    """The attempt's spec; where the run directory lacks it, the file that ``ZEPHON_SPEC_FILE`` names is put there.
+
+    Raises:
+        ConfigError: there is neither, or the run directory is not writable.
+    """
     import json
     from pathlib import Path
 
+    check_writable(rundir, attempt)
     where = ("attempts", RunDir.attempt_name(attempt), "spec.json")
     handed = os.environ.get("ZEPHON_SPEC_FILE")
     if not rundir.exists(*where):
