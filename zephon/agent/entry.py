@@ -147,7 +147,7 @@ def _config(arguments: argparse.Namespace, spec: RunSpec) -> NodeConfig:
 
 
 def check_writable(rundir: RunDir, attempt: int) -> None:
-    """Refuses a run directory in which this process may not write: every later error would be a crash, tried again and again."""
+    """Refuses a run directory in which this process may not write: later errors would be crashes, tried again and again."""
     if not rundir.local or not os.path.isdir(rundir.root):
         return
     for path in (rundir.root, rundir.path("events.jsonl"), rundir.path("attempts", RunDir.attempt_name(attempt))):
