@@ -130,6 +130,8 @@ def test_the_options_of_a_pipeline_are_these() -> None:
         "mapping_strategy",
         "run_id",
         "auto_validation",
+        "on_error",
+        "quarantine_budget",
     ]
 
 

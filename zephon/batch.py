@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from zephon.ops.block import Block
+from zephon.ops.packing.pool import fields_differ
 from zephon.state import RankState
-from zephon.types import Array, Column, IntArray, Ragged
+from zephon.types import Array, Column, IntArray, LeftOut, Ragged
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,6 +29,7 @@ class SampleBatch:
         slots: int64[real_rows], each row's place in the global batch.
         tokens: tokens by dataset name.
         state: the loader's state after this batch.
+        left_out: documents left out since this rank's batch before it, by reason, with the first addresses.
         emit_positions: whether `payload` has positions.
     """
 
@@ -41,6 +43,7 @@ class SampleBatch:
     tokens: Mapping[str, int]
     state: RankState
     emit_positions: bool = True
+    left_out: tuple[LeftOut, ...] = ()
 
     def __len__(self) -> int:
         return len(self.used)
@@ -75,26 +78,47 @@ class SampleBatch:
 
 
 def gather(block: Block) -> tuple[dict[str, Column], Ragged | None, IntArray]:
-    """Copies a block's elements out of its parts: fields, segment starts, used lengths."""
-    first = block.parts[0]
+    """Copies a block's elements out of its parts: fields, segment starts, used lengths.
+
+    Raises:
+        DataError: packed rows that do not all have the same fields.
+    """
     places = list(zip(block.part.tolist(), block.row.tolist(), strict=True))
-    if first.starts is None:
-        columns: dict[str, Column] = {name: [block.parts[p].fields[name][r] for p, r in places] for name in first.fields}
-        return columns, None, block.used()
+    if block.parts[0].starts is None:
+        return _documents(block, places), None, block.used()
     fields: dict[str, Column] = {}
-    for name, column in first.fields.items():
+    names = set(block.parts[0].fields)
+    for part in block.parts:
+        if set(part.fields) != names:
+            raise fields_differ(sorted(names ^ set(part.fields))[0])
+    for name, column in block.parts[0].fields.items():
         assert isinstance(column, np.ndarray)
         out = np.empty((len(places), *column.shape[1:]), column.dtype)
-        for i, (part, row) in enumerate(places):
-            out[i] = block.parts[part].fields[name][row]
+        for i, (number, row) in enumerate(places):
+            out[i] = block.parts[number].fields[name][row]
         fields[name] = out
     segments = []
-    for part, row in places:
-        starts = _starts(block, part)
+    for number, row in places:
+        starts = _starts(block, number)
         segments.append(starts.values[starts.offsets[row] : starts.offsets[row + 1]])
     offsets = np.zeros(len(places) + 1, np.int64)
     np.cumsum([len(segment) for segment in segments], out=offsets[1:])
     return fields, Ragged(np.concatenate(segments), offsets), block.used()
+
+
+def _documents(block: Block, places: list[tuple[int, int]]) -> dict[str, Column]:
+    """Columns of documents; numbers of one length as an array [rows, length], everything else as lists. Missing is None."""
+    rows: list[dict[str, Any]] = []
+    for number, row in places:
+        part = block.parts[number]
+        held = part.documents.records[row] if part.documents is not None and part.documents.records is not None else {}
+        rows.append({**held, **{name: column[row] for name, column in part.fields.items()}})
+    columns: dict[str, Column] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
+        alike = all(isinstance(v, np.ndarray) and v.ndim == 1 and v.shape == values[0].shape for v in values)  # type: ignore[union-attr]
+        columns[name] = np.stack(values) if alike else values  # type: ignore[arg-type]
+    return columns
 
 
 def _starts(block: Block, part: int) -> Ragged:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, Self
 
+from zephon.batch import SampleBatch
 from zephon.engine.delivery import Delivery
+from zephon.engine.measure import count_sample
 from zephon.engine.program import Program
 from zephon.errors import ConfigError, nearest
-from zephon.io import read
-from zephon.ops.op import AccumulatorOp, Op, StageOp, run_stages
-from zephon.ops.pack import PackFlat
+from zephon.ops.balance import EnsureMixture
+from zephon.ops.chat import TokenizeChat
+from zephon.ops.fields import lift_tokens
+from zephon.ops.functions import identity_of
+from zephon.ops.late import Late
+from zephon.ops.op import AccumulatorOp, Op, StageOp
+from zephon.ops.order import check_order
+from zephon.ops.pack import Pack, PackFlat, PackSequences
+from zephon.ops.quarantine import Guard, guard_for
 from zephon.ops.shuffle import Shuffle
 from zephon.ops.tokenize import Tokenize
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
+from zephon.ops.transform import DecodeText, MapTransform, StatefulTransform
 from zephon.options import Options
 from zephon.state import VERSION, canonical, fingerprint_of
-from zephon.types import Columns, Ragged
 from zephon.work import WorkSource
 from zephon.work.tokens import Counts
 from zephon.world import World
@@ -38,6 +48,8 @@ class Chain:
         self._batching: _Batching | None = None
         self._options = Options()
         self._measured: Counts | None = None
+        self._prefetch: int | None = None
+        self._batch_maps: list[tuple[Callable[[SampleBatch], SampleBatch | None], dict[str, Any]]] = []
 
     # ---- the chain
 
@@ -50,6 +62,53 @@ class Chain:
         self._options = self._options.updated(changes)
         return self
 
+    def decode_text(self, fields: Sequence[str] = ("text",), **options: Any) -> Self:
+        """Bytes to str, in place.
+
+        Args:
+            fields: names, dotted for nested ones.
+            encoding, errors: as of `bytes.decode`; "utf-8" and "strict".
+            normalize_newlines: CR LF and CR become LF (True).
+            lowercase: (False)
+            on_error: "raise" or "quarantine", instead of what `options(on_error=...)` says for the dataset.
+        """
+        return self._add(_op(DecodeText, fields=(fields,) if isinstance(fields, str) else tuple(fields), **options))
+
+    def map_transform(self, fn: Callable[[dict[str, Any]], dict[str, Any] | None], **options: Any) -> Self:
+        """A document's dict to a new dict, or None to leave it out; before `batch` only.
+
+        Before packing and shuffling it runs on workers, behind them in the lane's own thread. Behind `pack_flat` the dict
+        is a packed row (``input_ids``, ``positions`` and what was packed beside them) and must keep its length.
+
+        Args:
+            fn: stateless; for the same document it must return the same result.
+            drop_none: whether None leaves the document out (counted), or is an error.
+            on_error: "raise" or "quarantine".
+            version: stands for the function's source text in the fingerprint, where that says too little.
+        """
+        return self._add(_op(MapTransform, fn=fn, **options))
+
+    def stateful_transform(
+        self,
+        name: str,
+        *,
+        init_state: Callable[[], Any],
+        push: Callable[..., Any],
+        **options: Any,
+    ) -> Self:
+        """User code with one state per lane, fresh behind each flush sentinel, so that it never has to be saved.
+
+        Args:
+            name: for errors and the fingerprint.
+            init_state: makes a state.
+            push: (state, list of `SampleRecord`) to (state, list of records or dicts to give out).
+            flush: state to a list of what is still held; called at each sentinel and when ``should_flush`` says so.
+            should_flush: state to bool, asked after each push.
+            transform: dict to dict or None, applied to everything given out.
+            version: as of `map_transform`.
+        """
+        return self._add(_op(StatefulTransform, label=name, init_state=init_state, push=push, **options))
+
     def tokenize(
         self, tokenizer: Tokenizer | None = None, tokenizer_id: str | None = None, *, field: str, **options: Any
     ) -> Self:
@@ -59,35 +118,120 @@ class Chain:
             tokenizer: a loaded tokenizer, or
             tokenizer_id: "gpt2", "bytes" or the path of a tokenizer.json.
             field: the document's field, dotted for nested ones.
-            missing_field: "error", or "skip" to leave such documents out.
+            missing_field: "error", or "skip" to leave such documents out (counted).
             max_length, truncation, split_long_samples: cut long documents, or split them; the two exclude each other.
+            padding: to ``max_length``, for batches of documents that are not packed.
+            add_attention_mask: ``attention_mask`` uint8 beside padded documents.
             special_tokens: "bos_eos", "bos", "eos", "none", "tokenizer_default".
             bos_token_id, eos_token_id: instead of the tokenizer's own.
             preserve_upstream_payload: keep the documents' other fields.
+            on_error: "raise" or "quarantine".
         """
-        if (tokenizer is None) == (tokenizer_id is None):
-            raise ConfigError(
-                "tokenize needs either tokenizer or tokenizer_id",
-                follows="no text could be tokenized",
-                remedy="give exactly one",
-            )
-        chosen = tokenizer if tokenizer is not None else load_tokenizer(str(tokenizer_id))
-        return self._add(_op(Tokenize, tokenizer=chosen, field=field, **options))
+        return self._add(_op(Tokenize, tokenizer=_tokenizer("tokenize", tokenizer, tokenizer_id), field=field, **options))
+
+    def tokenize_chat(
+        self,
+        tokenizer: Tokenizer | None = None,
+        tokenizer_id: str | None = None,
+        *,
+        field: str = "messages",
+        **options: Any,
+    ) -> Self:
+        """A list of messages to ``input_ids`` and an aligned, unshifted ``loss_mask`` (uint8, 1 where the model learns).
+
+        Documents without any supervised token are left out and counted. See `zephon.ops.chat` for how texts are cut.
+
+        Args:
+            tokenizer, tokenizer_id: as of `tokenize`.
+            field: the messages, each with ``role`` and ``content``.
+            chat_template: a Jinja template; None takes the tokenizer's own.
+            apply_chat_template: False puts the contents one behind the other as they are.
+            span_source: "generation_tags" (``{% generation %}`` in the template), "prefix_difference" (what each assistant
+                message adds to the text before it), or "auto" for the tags where the template has any.
+            loss_scope: "all_assistant" (None is the same), "last_span", "after_last_user".
+            chat_template_kwargs: further variables of the template.
+            tools_field: the document's tool definitions, where there are any.
+            max_length: longer documents are cut.
+            mask_field_out: name of the mask.
+            preserve_upstream_payload, on_error: as of `tokenize`.
+        """
+        chosen = _tokenizer("tokenize_chat", tokenizer, tokenizer_id)
+        return self._add(_op(TokenizeChat, tokenizer=chosen, field=field, **options))
 
     def pack_flat(self, max_length: int, **options: Any) -> Self:
-        """Documents into rows of exactly ``max_length`` tokens; see `zephon.ops.pack.PackFlat`."""
+        """Documents into rows of exactly ``max_length`` tokens, with all fields that have one value a token beside them.
+
+        Args:
+            algorithm: "first_fit", "best_fit" (whole documents, padded), "wrap" (a stream that is cut, never padded),
+                "best_fit_wrap" (the longest that fits, one split to fill each row).
+            num_bins: open bins, or candidates of best_fit_wrap; 64.
+            max_sequences_per_bin: documents of a row, at most.
+            drop_oversized: documents longer than a row are left out and counted (None, True) or are an error (False);
+                with the wrap algorithms they are split unless it is True.
+            min_sequence_length: shorter documents are left out and counted.
+            pad_token_id: 0; padding is known by position, never by id.
+            emit_positions: whether batches have ``positions``.
+            homogeneity: "none"; "full" keeps datasets apart, "group" groups of them.
+            groups: {group: [dataset, ...]} or {dataset: group}.
+        """
         return self._add(_op(PackFlat, max_length=max_length, **options))
+
+    def pack_sequences(self, max_length: int, **options: Any) -> Self:
+        """Documents that fit together, unpadded, as ``{"packed_samples": [payload, ...]}``.
+
+        Args as of `pack_flat`, without ``pad_token_id`` and ``emit_positions``, and
+            length_fn: payload to length; None counts ``input_ids``.
+            pack_payloads: whole payloads, or with False only their ``input_ids``.
+        """
+        return self._add(_op(PackSequences, max_length=max_length, **options))
 
     def shuffle(self, buffer_size: int = 8192, *, seed: int = 0, algorithm: str = "streaming") -> Self:
         """Mixes the order of what passes, per lane, within each flush interval."""
         return self._add(Shuffle(buffer_size=buffer_size, seed=seed, algorithm=algorithm))
 
+    def ensure_mixture(self, **options: Any) -> Self:
+        """Reorders each lane within a bounded buffer towards the mixture.
+
+        Args:
+            max_buffer_size: elements that may wait (1000); None lets nothing wait and leaves out what is too much (counted).
+            weight_by: "tokens", "samples", or "auto" for tokens where there are any.
+            warn_tolerance: warn when a dataset's share of a flush interval is further off than this.
+            mixture: instead of the source's.
+        """
+        return self._add(_op(EnsureMixture, **options))
+
+    def prefetch(self, buffer_size: int = 1024, parallelism: int | None = None) -> Self:
+        """How many chunks each lane may be ahead, within ``prefetch_bytes``; a performance setting at any place."""
+        if buffer_size < 1:
+            raise ConfigError(f"prefetch(buffer_size={buffer_size})", follows="nothing could be read", remedy="use at least 1")
+        self._prefetch = buffer_size
+        if parallelism is not None:
+            self._options = self._options.updated({"max_workers": parallelism})
+        return self
+
     def batch(self, microbatch_size: int, *, drop_last: bool = True) -> Self:
-        """Rows of one lane into microbatches; the last op."""
+        """Rows of one lane into microbatches; only `map_batch` may follow."""
         self._before_batch("batch")
         if microbatch_size < 1:
             raise ConfigError(f"microbatch_size={microbatch_size}", follows="batches would be empty", remedy="use at least 1")
         self._batching = _Batching(microbatch_size, drop_last)
+        return self
+
+    def map_batch(
+        self,
+        fn: Callable[[SampleBatch], SampleBatch | None],
+        *,
+        version: str | None = None,
+        parallelism: int | None = None,
+    ) -> Self:
+        """A batch to a batch; behind `batch` only.
+
+        None takes the batch out of training: it is delivered with ``real_rows`` 0, so that all ranks still run the same
+        number of forwards.
+        """
+        if self._batching is None:
+            raise ConfigError("map_batch comes before batch", follows="there is no batch yet", remedy="put it behind batch")
+        self._batch_maps.append((fn, identity_of(fn, version, where="map_batch")))
         return self
 
     # ---- what it is
@@ -125,6 +269,8 @@ class Chain:
                     "version": VERSION,
                     "source": self._source.describe(),
                     "ops": {f"{i}.{op.name}": op.describe() for i, op in enumerate(self._ops)},
+                    **({"batch_maps": [identity for _, identity in self._batch_maps]} if self._batch_maps else {}),
+                    **({"on_error": self._options.on_error} if self._options.on_error != "raise" else {}),
                     "lanes": world.lanes,
                     "global_batch_size": world.global_batch_size,
                     "flush_every_k_chunks": self.flush_every,
@@ -169,24 +315,30 @@ class Chain:
         return self._batching
 
     def _split(self) -> tuple[list[StageOp], list[AccumulatorOp]]:
+        """Stages for workers, and all that runs in the lane's thread."""
+        check_order(self._ops, [dataset.name for dataset in self._source.datasets], self._weights())
         first = next((i for i, op in enumerate(self._ops) if isinstance(op, AccumulatorOp)), len(self._ops))
-        late = [op for op in self._ops[first:] if not isinstance(op, AccumulatorOp)]
-        if late:
-            raise ConfigError(
-                f"{late[0].name} comes after {self._ops[first].name}",
-                follows="it would see packed rows instead of documents",
-                remedy=f"put {late[0].name} before {self._ops[first].name}",
-            )
         stages = [op for op in self._ops[:first] if isinstance(op, StageOp)]
-        return stages, [op for op in self._ops[first:] if isinstance(op, AccumulatorOp)]
+        late = [Late(op=op) if isinstance(op, StageOp) else op for op in self._ops[first:]]
+        return stages, [op for op in late if isinstance(op, AccumulatorOp)]
+
+    def _weights(self) -> list[Fraction] | None:
+        mixture = getattr(self._source, "mixture", None)
+        return None if mixture is None else mixture.for_datasets([dataset.name for dataset in self._source.datasets])
+
+    def _guard(self, stages: Sequence[StageOp]) -> Guard:
+        names = [dataset.name for dataset in self._source.datasets]
+        return guard_for(self._options.on_error, names, [op.on_error for op in stages], self._options.quarantine_budget)
 
     def _measure(self) -> Counts:
         estimation = self._source.estimation
         if estimation is None:
             return {}
-        stages = [op.stage() for op in self._split()[0]]
+        ops = self._split()[0]
+        guard = dataclasses.replace(self._guard(ops), budget=estimation.calibration_samples)
+        stages = [*(op.stage() for op in ops), lift_tokens]
         return {
-            dataset.name: _count(self._source, index, stages, estimation.calibration_samples)
+            dataset.name: count_sample(self._source, index, stages, guard, estimation.calibration_samples)
             for index, dataset in enumerate(self._source.datasets)
         }
 
@@ -194,7 +346,16 @@ class Chain:
         stages, accumulators = self._split()
         world = self.world
         plan = self._source.plan(world.lanes, self.calibrate())
-        return Program(self._source.datasets, plan, [op.stage() for op in stages], accumulators, self.flush_every or 1)
+        lift = [lift_tokens] if any(isinstance(op, Pack) for op in accumulators) else []
+        return Program(
+            self._source.datasets,
+            plan,
+            [*(op.stage() for op in stages), *lift],
+            accumulators,
+            self.flush_every or 1,
+            self._guard(stages),
+            self._weights(),
+        )
 
     def _delivery(self) -> Delivery:
         batching = self._need_batching()
@@ -207,6 +368,8 @@ class Chain:
             names=[dataset.name for dataset in self._source.datasets],
             length=pack.max_length if pack else None,
             emit_positions=pack.emit_positions if pack else False,
+            sources=self._source.datasets,
+            maps=[fn for fn, _ in self._batch_maps],
         )
 
 
@@ -220,14 +383,11 @@ def _op(kind: type[Op], **options: Any) -> Op:
     return kind(**options)
 
 
-def _count(source: WorkSource, index: int, stages: list[Any], most: int) -> tuple[int, int]:
-    tokens = size = documents = 0
-    for chunk in source.sample(index):
-        columns: Columns = run_stages(stages, read(source.datasets[index], chunk))
-        ids = columns.fields.get("input_ids")
-        tokens += len(ids.values) if isinstance(ids, Ragged) else 0
-        size += sum(piece.stop - piece.start for piece in chunk.pieces)
-        documents += len(columns)
-        if documents >= most:
-            break
-    return tokens, size
+def _tokenizer(op: str, tokenizer: Tokenizer | None, tokenizer_id: str | None) -> Tokenizer:
+    if (tokenizer is None) == (tokenizer_id is None):
+        raise ConfigError(
+            f"{op} needs either tokenizer or tokenizer_id",
+            follows="no text could be tokenized",
+            remedy="give exactly one",
+        )
+    return tokenizer if tokenizer is not None else load_tokenizer(str(tokenizer_id))

@@ -32,13 +32,18 @@ class Options:
     mapping_strategy: str = "contiguous"
     run_id: str | None = None
     auto_validation: str = "strict"
+    on_error: str | Mapping[str, str] = "raise"
+    quarantine_budget: int = 100
 
     def __post_init__(self) -> None:
         _choose("runner", self.runner, RUNNERS)
         _choose("lanes_allow", self.lanes_allow, ("whole", "shared", "uneven"))
         _choose("mapping_strategy", self.mapping_strategy, ("contiguous",))
         _choose("auto_validation", self.auto_validation, ("strict", "warn", "off"))
+        for choice in [self.on_error] if isinstance(self.on_error, str) else self.on_error.values():
+            _choose("on_error", choice, ("raise", "quarantine"))
         for name, least in (
+            ("quarantine_budget", 0),
             ("dp_degree", 1),
             ("dp_group_id", 0),
             ("prefetch_batches", 0),

@@ -131,7 +131,7 @@ def _cursor(numbers: list[int]) -> Cursor:
     while rest:
         position, after, n = rest[:3]
         documents = tuple(zip(*[iter(rest[3 : 3 + 3 * n])] * 3, strict=True))
-        skips.append(Skip(position, after, documents))  # type: ignore[arg-type]
+        skips.append(Skip(position, after, documents))
         rest = rest[3 + 3 * n :]
     return Cursor(
         base[0],

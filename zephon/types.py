@@ -108,7 +108,7 @@ class Dropped(NamedTuple):
     shard: IntArray
     row: IntArray
 
-    def __len__(self) -> int:  # type: ignore[override]
+    def __len__(self) -> int:
         return len(self.row)
 
 

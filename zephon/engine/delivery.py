@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from zephon.batch import SampleBatch, gather, zero_weight
 from zephon.engine.lane import Lane
+from zephon.io import Dataset
 from zephon.ops.block import Block
 from zephon.state import RankState
+from zephon.types import Address, Dropped, LeftOut
 from zephon.world import Share, World
 
 
@@ -26,6 +28,8 @@ class Delivery:
         names: dataset names, in order.
         length: tokens of a packed row, or None for documents.
         emit_positions: whether batches have positions.
+        sources: the datasets, for addresses.
+        maps: user functions on finished batches.
     """
 
     world: World
@@ -35,6 +39,8 @@ class Delivery:
     names: Sequence[str]
     length: int | None
     emit_positions: bool
+    sources: Sequence[Dataset] = ()
+    maps: Sequence[Callable[[SampleBatch], SampleBatch | None]] = ()
 
     def batches(self, lanes: dict[int, Lane], state: RankState) -> Iterator[SampleBatch]:
         """From a state on, until a lane ends. All sequences of a step are ready before its first batch leaves."""
@@ -45,16 +51,18 @@ class Delivery:
             lane.fill()
         while True:
             done = plan[:skip]
-            if not skip and not all([lane.pass_over(step, self.world.per_lane) for lane in lanes.values()]):
+            there = [skip > 0 or lane.pass_over(step, self.world.per_lane) for lane in lanes.values()]
+            if not all(there):
                 return
             if not self._step_ready(lanes, shares, done):
                 return
             for index in range(skip, len(plan)):
-                lane, first, last = plan[index]
-                block = self._rows(lanes[lane], shares[lane], first, last)
+                number, first, last = plan[index]
+                block = self._rows(lanes[number], shares[number], first, last)
                 ended = index + 1 == len(plan)
                 after = RankState(step + ended, 0 if ended else index + 1, {n: lane.cursor for n, lane in lanes.items()})
-                yield self._batch(block, lane, first, step, (index, len(plan)), after)
+                batch = self._batch(block, number, first, step, (index, len(plan)), after)
+                yield self._mapped(dataclasses.replace(batch, left_out=self._left_out(lanes[number].report())))
             step, skip = step + 1, 0
 
     def _step_ready(self, lanes: dict[int, Lane], shares: dict[int, Share], done: Sequence[tuple[int, int, int]]) -> bool:
@@ -101,3 +109,28 @@ class Delivery:
             state=after,
             emit_positions=self.emit_positions,
         )
+
+    def _mapped(self, batch: SampleBatch) -> SampleBatch:
+        for function in self.maps:
+            try:
+                result = function(batch)
+            except Exception as error:
+                error.add_note(f"in map_batch, step {batch.step}, microbatch {batch.microbatch}, slots {batch.slots.tolist()}")
+                raise
+            if result is None:  # all ranks run the same number of forwards, so it stays, without weight
+                return dataclasses.replace(batch, real_rows=0, slots=batch.slots[:0])
+            # What a function may not touch: where the batch is, and the state after it.
+            batch = dataclasses.replace(
+                result, step=batch.step, microbatch=batch.microbatch, state=batch.state, left_out=batch.left_out
+            )
+        return batch
+
+    def _left_out(self, dropped: list[Dropped]) -> tuple[LeftOut, ...]:
+        found: dict[str, tuple[int, tuple[Address, ...]]] = {}
+        for some in dropped:
+            count, addresses = found.get(some.reason, (0, ()))
+            if self.sources:
+                named = zip(some.dataset[:8].tolist(), some.shard[:8].tolist(), some.row[:8].tolist(), strict=True)
+                addresses = (*addresses, *(self.sources[d].address(s, r) for d, s, r in named if d >= 0))[:8]
+            found[some.reason] = (count + len(some.row), addresses)
+        return tuple(LeftOut(reason, count, addresses) for reason, (count, addresses) in found.items())

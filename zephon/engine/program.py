@@ -13,6 +13,8 @@ from zephon.ops.quarantine import Guard, Known
 from zephon.types import Columns, Stage
 from zephon.work import Plan
 
+_NOBODY = Guard()
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
@@ -32,7 +34,7 @@ class Program:
     stages: list[Stage]
     accumulators: list[AccumulatorOp]
     flush_every: int
-    guard: Guard = Guard()
+    guard: Guard = _NOBODY
     weights: Sequence[Fraction] | None = None
 
     def context(self, lane: int) -> LaneContext:

@@ -55,7 +55,7 @@ def concatenate(columns: list[Column]) -> Column:
     if len(columns) == 1:
         return first
     if isinstance(first, list):
-        return [value for column in columns for value in column]
+        return [value for column in columns for value in column]  # type: ignore[union-attr]
     if isinstance(first, Ragged):
         ragged = [column for column in columns if isinstance(column, Ragged)]
         shifts = np.cumsum([0, *(column.offsets[-1] for column in ragged[:-1])])

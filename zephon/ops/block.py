@@ -105,7 +105,8 @@ class Block:
 
     def used(self) -> IntArray:
         """int64[n]: tokens of each element."""
-        return self.counts.sum(axis=1)
+        used: IntArray = self.counts.sum(axis=1)
+        return used
 
 
 def _is_range(row: IntArray) -> bool:

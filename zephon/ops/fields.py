@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from zephon.types import Array, Columns
+from zephon.errors import DataError
+from zephon.types import Array, Column, Columns, Ragged
+
+TOKEN_FIELDS = ("input_ids", "tokens", "token_ids", "ids")
 
 
 def column_of(columns: Columns, field: str) -> tuple[list[Any], Array | None]:
@@ -16,7 +21,7 @@ def column_of(columns: Columns, field: str) -> tuple[list[Any], Array | None]:
         (values, present): ``present`` is bool[n], or None when every document has the field.
     """
     if field in columns.fields:
-        return list(columns.fields[field]), None
+        return [columns.fields[field][i] for i in range(len(columns))], None
     if columns.records is None:
         return [None] * len(columns), (np.zeros(len(columns), bool) if len(columns) else None)
     if "." not in field:
@@ -34,3 +39,107 @@ def column_of(columns: Columns, field: str) -> tuple[list[Any], Array | None]:
             value = value[name]
         values.append(value)
     return values, (None if present.all() else present)
+
+
+def put(record: dict[str, Any], field: str, value: Any) -> None:
+    """Sets a field of one record; the dicts on a dotted way are copied, so that the input stays as it was."""
+    names = [field] if field in record or "." not in field else field.split(".")
+    for name in names[:-1]:
+        record[name] = dict(record[name])
+        record = record[name]
+    record[names[-1]] = value
+
+
+def bad_document(columns: Columns, index: int, what: str, remedy: str) -> DataError:
+    """An error about document ``index``, which carries its address."""
+    error = DataError(what, follows="the document would be left out without a word", remedy=remedy)
+    mark(error, columns, index)
+    return error
+
+
+def mark(error: BaseException, columns: Columns, index: int) -> None:
+    """Lets an exception carry a document's address, for whoever knows the names to write it down."""
+    error.document = (int(columns.shard[index]), int(columns.row[index]))  # type: ignore[attr-defined]
+    error.source = columns.source(index)  # type: ignore[attr-defined]
+
+
+def lift_tokens(columns: Columns) -> Columns:
+    """Token ids out of the records, as ``input_ids``, with every field that has one number a token beside them.
+
+    A stage. Documents without tokens pass as they are.
+    """
+    found = next((name for name in TOKEN_FIELDS if isinstance(columns.fields.get(name), Ragged)), None)
+    if found == "input_ids":
+        return columns
+    if found is not None:
+        fields = {("input_ids" if name == found else name): column for name, column in columns.fields.items()}
+        return _with(columns, columns.records, fields)
+    first = columns.records[0] if columns.records else {}
+    named: dict[str, Any] = {**first, **{name: column[0] for name, column in columns.fields.items() if len(columns)}}
+    found = next((name for name in TOKEN_FIELDS if _is_numbers(named.get(name))), None)
+    if found is None:
+        return columns
+    ids = _ragged(columns, found, np.uint32)
+    fields = {name: column for name, column in columns.fields.items() if name != found}
+    fields["input_ids"] = ids
+    for name, value in named.items():
+        if name != found and _is_numbers(value) and len(value) == len(named[found]):
+            aligned = _ragged(columns, name, np.uint8 if name == "loss_mask" else None, optional=True)
+            if aligned is not None and np.array_equal(aligned.offsets, ids.offsets):
+                fields[name] = aligned
+    return _with(columns, columns.records, fields)
+
+
+def _with(columns: Columns, records: list[dict[str, Any]] | None, fields: dict[str, Column]) -> Columns:
+    return Columns(
+        columns.dataset,
+        columns.shard,
+        columns.row,
+        records,
+        fields,
+        columns.sources,
+        columns.dropped,
+        columns.quarantined,
+    )
+
+
+with_fields = _with
+
+
+def _is_numbers(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim == 1 and value.dtype.kind in "iufb"
+    return isinstance(value, (list, tuple)) and len(value) > 0 and isinstance(value[0], (int, float))
+
+
+def _ragged(columns: Columns, name: str, dtype: npt.DTypeLike | None, *, optional: bool = False) -> Any:
+    values, _ = column_of(columns, name)
+    rows: list[Array] = []
+    for i, value in enumerate(values):
+        try:
+            row = np.asarray(value)
+        except ValueError:
+            row = np.empty((0, 0))
+        if row.size == 0 and row.ndim == 1:
+            row = np.empty(0, np.int64)
+        if row.ndim != 1 or row.dtype.kind not in "iufb" or (dtype is np.uint32 and not _are_ids(row)):
+            if optional:
+                return None
+            raise bad_document(
+                columns,
+                i,
+                f"field {name!r} holds {str(value)[:40]!r}, not token ids",
+                "store a list of whole numbers from 0 on",
+            )
+        rows.append(row)
+    if dtype is None:
+        dtype = _common([row for row in rows if len(row)])
+    return Ragged.of(rows, dtype)
+
+
+def _are_ids(row: Array) -> bool:
+    return len(row) == 0 or (row.dtype.kind in "iu" and int(row.min()) >= 0 and int(row.max()) < 1 << 32)
+
+
+def _common(rows: Sequence[Array]) -> npt.DTypeLike:
+    return np.result_type(*{row.dtype for row in rows}) if rows else np.int64

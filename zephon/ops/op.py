@@ -40,10 +40,14 @@ def free(default: Any = None) -> Any:
 class StageOp(Op):
     """An op that runs on workers; behind an accumulator, in the lane's thread."""
 
-    packed: ClassVar[bool] = False  # whether it can also be run on packed rows
+    packed: ClassVar[bool] = False  # whether it can also be run on packed rows, with `on_rows`
     on_error: str | None = None
 
     def stage(self) -> Stage:
+        raise NotImplementedError
+
+    def on_rows(self, block: Block) -> tuple[Block, list[int]]:
+        """Runs on packed rows; returns new rows and which of the old ones they were."""
         raise NotImplementedError
 
 

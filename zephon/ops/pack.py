@@ -1,27 +1,43 @@
-"""pack_flat: documents into rows of exactly ``max_length`` tokens."""
+"""pack_flat and pack_sequences: documents into rows."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from zephon.errors import ConfigError, nearest
-from zephon.ops.op import Accumulator, AccumulatorOp, LaneContext, free
-from zephon.ops.packing.wrap import Wrap
+import numpy as np
 
-ALGORITHMS = ("wrap",)
+from zephon.errors import ConfigError, DataError, nearest
+from zephon.ops.block import Block
+from zephon.ops.functions import identity_of
+from zephon.ops.op import Accumulator, AccumulatorOp, LaneContext, free
+from zephon.ops.packing.bins import Bins, Planner, Splitting
+from zephon.ops.packing.fitting import Admission, Fitting, group_numbers
+from zephon.ops.packing.gate import Gate
+from zephon.ops.packing.pool import Pool
+from zephon.ops.packing.wrap import Wrap
+from zephon.ops.records import payloads
+from zephon.types import IntArray, Ragged
+
+ALGORITHMS = ("first_fit", "best_fit", "wrap", "best_fit_wrap")
+WHOLE = ("first_fit", "best_fit")
+HOMOGENEITY = ("none", "group", "full")
+BINS = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PackFlat(AccumulatorOp):
-    """See `Pipeline.pack_flat`."""
-
-    name: ClassVar[str] = "pack_flat"
+class Pack(AccumulatorOp):
+    """What both have in common. See `Pipeline.pack_flat` for the parameters."""
 
     max_length: int
     algorithm: str = "first_fit"
-    pad_token_id: int | None = None
-    emit_positions: bool = True
+    num_bins: int | None = None
+    max_sequences_per_bin: int | None = None
+    drop_oversized: bool | None = None
+    min_sequence_length: int = 1
+    homogeneity: str = "none"
+    groups: Mapping[str, Any] | None = None
     parallelism: int | None = free()
 
     @property
@@ -33,21 +49,165 @@ class PackFlat(AccumulatorOp):
         return self.algorithm == "wrap"
 
     def describe(self) -> dict[str, Any]:
-        return AccumulatorOp.describe(self)
+        own = super().describe()
+        if self.algorithm == "wrap":
+            del own["num_bins"], own["max_sequences_per_bin"]
+        elif self.num_bins is None:
+            own["num_bins"] = BINS
+        return own
 
     def check(self) -> None:
-        if self.algorithm not in ALGORITHMS:
+        self._choose("algorithm", ALGORITHMS)
+        self._choose("homogeneity", HOMOGENEITY)
+        least = 2 if self.name == "pack_flat" else 1
+        self._at_least("max_length", least, "a row would have no token to predict")
+        self._at_least("min_sequence_length", 1, "documents without a token would be packed")
+        for name in ("num_bins", "max_sequences_per_bin"):
+            if getattr(self, name) is not None:
+                self._at_least(name, 1, "no document could be packed")
+        if self.algorithm == "wrap" and self.max_sequences_per_bin is not None:
             raise ConfigError(
-                f"pack_flat(algorithm={self.algorithm!r}) is not known",
-                follows="documents could not be packed",
-                remedy=nearest(self.algorithm, ALGORITHMS),
+                f"max_sequences_per_bin={self.max_sequences_per_bin} with algorithm='wrap'",
+                follows="rows would have to be padded, and wrap pads none",
+                remedy="use best_fit_wrap, first_fit or best_fit",
             )
-        if self.max_length < 2:
+        if self.min_sequence_length > self.max_length:
             raise ConfigError(
-                f"pack_flat(max_length={self.max_length})",
-                follows="a row would have no token to predict",
-                remedy="use at least 2",
+                f"min_sequence_length={self.min_sequence_length} is above max_length={self.max_length}",
+                follows="every document would be left out",
+                remedy="lower it",
+            )
+        if (self.homogeneity == "group") != (self.groups is not None):
+            raise ConfigError(
+                f"homogeneity={self.homogeneity!r} with groups={self.groups!r}",
+                follows="it would be unknown which documents may share a row",
+                remedy="give homogeneity='group' and groups={'group name': ['dataset', ...]} together",
             )
 
+    def check_source(self, names: Sequence[str]) -> None:
+        """Raises ConfigError when the groups and the datasets differ."""
+        if self.homogeneity == "group":
+            labels = self._labels()
+            if set(labels) != set(names):
+                raise ConfigError(
+                    f"groups name the datasets {sorted(labels)}, the source has {sorted(names)}",
+                    follows="a dataset would have no group, or a group no dataset",
+                    remedy="put every dataset into exactly one group",
+                )
+
+    def _labels(self) -> dict[str, str]:
+        """Dataset to group. Given the other way round, as lists of datasets, it is turned."""
+        labels: dict[str, str] = {}
+        for name, value in (self.groups or {}).items():
+            for dataset, group in [(name, value)] if isinstance(value, str) else [(dataset, name) for dataset in value]:
+                if dataset in labels:
+                    raise ConfigError(
+                        f"dataset {dataset!r} is in the groups {labels[dataset]!r} and {group!r}",
+                        follows="its documents would have two places",
+                        remedy="put every dataset into exactly one group",
+                    )
+                labels[dataset] = group
+        return labels
+
+    def _gate(self, context: LaneContext, lengths: Callable[[Block], IntArray], open_one: Callable[[], Any]) -> Gate:
+        groups = group_numbers(context.names or [""] * context.datasets, self.homogeneity, self._labels())
+        oversized = {None: "dropped", True: "dropped", False: "error"}[self.drop_oversized]
+        if self.algorithm not in WHOLE and not self.drop_oversized:
+            oversized = "kept"
+        admission = Admission(self.name, self.max_length, self.min_sequence_length, oversized)
+        return Gate(admission, lengths, groups, open_one, context)
+
+    def _planner(self) -> Planner:
+        count = self.num_bins or BINS
+        if self.algorithm == "best_fit_wrap":
+            return Splitting(self.max_length, count, self.max_sequences_per_bin)
+        best = self.algorithm == "best_fit"
+        return Bins(self.max_length, count, self.max_sequences_per_bin, self.min_sequence_length, best=best)
+
+    def _choose(self, name: str, choices: Sequence[str]) -> None:
+        value = getattr(self, name)
+        if value not in choices:
+            raise ConfigError(
+                f"{self.name}({name}={value!r}) is not known",
+                follows="documents could not be packed",
+                remedy=nearest(str(value), choices),
+            )
+
+    def _at_least(self, name: str, least: int, follows: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or value < least:
+            raise ConfigError(f"{self.name}({name}={value!r})", follows=follows, remedy=f"use at least {least}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackFlat(Pack):
+    """See `Pipeline.pack_flat`."""
+
+    name: ClassVar[str] = "pack_flat"
+
+    pad_token_id: int | None = None
+    emit_positions: bool = True
+
     def open(self, context: LaneContext) -> Accumulator:
-        return Wrap(self.max_length, self.pad_token_id or 0, context.datasets)
+        pad = self.pad_token_id or 0
+
+        def one() -> Accumulator:
+            if self.algorithm == "wrap":
+                return Wrap(self.max_length, pad, context.datasets)
+            pool = Pool(self.max_length, pad, context.datasets)
+            return Fitting(self._planner, pool, token_lengths, pool.rows)
+
+        return self._gate(context, token_lengths, one)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackSequences(Pack):
+    """See `Pipeline.pack_sequences`."""
+
+    name: ClassVar[str] = "pack_sequences"
+
+    length_fn: Callable[[dict[str, Any]], int] | None = None
+    pack_payloads: bool = True
+    version: str | None = None
+
+    def describe(self) -> dict[str, Any]:
+        own = super().describe()
+        if self.length_fn is not None:
+            own["length_fn"] = identity_of(self.length_fn, self.version, where="pack_sequences(length_fn)")
+        return own
+
+    def check(self) -> None:
+        super().check()
+        if self.algorithm == "wrap" or (self.algorithm == "best_fit_wrap" and self.length_fn is not None):
+            raise ConfigError(
+                f"pack_sequences(algorithm={self.algorithm!r}) would have to split documents "
+                + ("into a stream" if self.algorithm == "wrap" else "measured by length_fn"),
+                follows="a sample would no longer be a document",
+                remedy="use first_fit or best_fit, or pack_flat for a stream of tokens",
+            )
+        self.describe()
+
+    def open(self, context: LaneContext) -> Accumulator:
+        lengths = token_lengths if self.length_fn is None else self._measured
+
+        def one() -> Accumulator:
+            pool = Pool(self.max_length, 0, context.datasets)
+            return Fitting(self._planner, pool, lengths, lambda rows: pool.groups(rows, whole=self.pack_payloads))
+
+        return self._gate(context, lengths, one)
+
+    def _measured(self, block: Block) -> IntArray:
+        assert self.length_fn is not None
+        return np.array([int(self.length_fn(payload)) for payload in payloads(block)], np.int64)
+
+
+def token_lengths(block: Block) -> IntArray:
+    """int64[n]: tokens of each document. Raises DataError for documents without any."""
+    for part in block.parts:
+        if not isinstance(part.fields.get("input_ids"), Ragged):
+            raise DataError(
+                f"documents have no token ids to pack; they have {sorted(part.fields)}",
+                follows="there would be nothing to put into a row",
+                remedy="put .tokenize(...) before packing, or store token ids as 'input_ids'",
+            )
+    return block.used()

@@ -8,10 +8,11 @@ the same stream after every restart.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from zephon.errors import ConfigError, DataError, nearest
 from zephon.types import Chunk, Columns, Dropped, IntArray, Stage
 
 CHOICES = ("raise", "quarantine")
@@ -79,10 +80,27 @@ class Guard:
         return columns
 
 
+def guard_for(chosen: str | Mapping[str, str], names: Sequence[str], ops: Sequence[str | None], budget: int) -> Guard:
+    """From the option ``on_error`` (one word, or a word by dataset) and what ops say themselves.
+
+    Raises:
+        ConfigError: a name that is no dataset.
+    """
+    by_dataset = dict.fromkeys(names, chosen) if isinstance(chosen, str) else {**dict.fromkeys(names, "raise"), **chosen}
+    unknown = sorted(set(by_dataset) - set(names))
+    if unknown:
+        raise ConfigError(
+            f"on_error names {unknown[0]!r}, which is no dataset",
+            follows="it would have no effect",
+            remedy=nearest(unknown[0], names),
+        )
+    own = [None if choice is None else choice == "quarantine" for choice in ops]
+    # The last stage is ours: it takes stored token ids out of the documents.
+    return Guard(tuple(by_dataset[name] == "quarantine" for name in names), (*own, None), budget)
+
+
 def break_budget(budget: int, cause: Exception | None = None) -> None:
     """Raises DataError: more documents failed than may be left out."""
-    from zephon.errors import DataError
-
     raise DataError(
         f"more than quarantine_budget={budget} documents of a lane failed" + (f"; the last: {cause}" if cause else ""),
         follows="the run would go on with data that nobody chose",

@@ -8,11 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from zephon.errors import ConfigError, DataError, nearest
-from zephon.ops.fields import column_of
+from zephon.ops.fields import bad_document, column_of, with_fields
 from zephon.ops.op import StageOp, free
 from zephon.ops.tokenizers import Tokenizer
-from zephon.types import Array, Columns, IntArray, Ragged, Stage
+from zephon.ops.transform import check_on_error
+from zephon.types import Array, Column, Columns, IntArray, Ragged, Stage
 
+REMEDY = "name the right field, mend the document, or use missing_field='skip' or on_error='quarantine'"
 SPECIAL = {"bos_eos": (True, True), "bos": (True, False), "eos": (False, True), "none": (False, False)}
 
 
@@ -34,6 +36,7 @@ class Tokenize(StageOp):
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     preserve_upstream_payload: bool = False
+    on_error: str | None = None
     parallelism: int | None = free()
 
     def describe(self) -> dict[str, Any]:
@@ -56,6 +59,7 @@ class Tokenize(StageOp):
         return SPECIAL[self.special_tokens]
 
     def check(self) -> None:
+        check_on_error(self.name, self.on_error)
         if self.special_tokens not in (*SPECIAL, "tokenizer_default"):
             raise ConfigError(
                 f"special_tokens={self.special_tokens!r} is not known",
@@ -71,7 +75,8 @@ class Tokenize(StageOp):
         for wanted, token, word in zip(self._wants, (self.bos, self.eos), ("bos", "eos"), strict=True):
             if wanted and token is None:
                 raise ConfigError(
-                    f"tokenizer {self.tokenizer.id!r} has no {word.upper()} token, which special_tokens={self.special_tokens!r} needs",
+                    f"tokenizer {self.tokenizer.id!r} has no {word.upper()} token, "
+                    f"which special_tokens={self.special_tokens!r} needs",
                     follows="documents would run into each other",
                     remedy=f"give {word}_token_id=, or another special_tokens",
                 )
@@ -100,21 +105,47 @@ class Tokenize(StageOp):
         texts, present = column_of(columns, self.field)
         if present is not None:
             if self.missing_field == "error":
-                raise _missing(columns, int(np.flatnonzero(~present)[0]), self.field)
+                raise missing(columns, int(np.flatnonzero(~present)[0]), self.field)
             keep = np.flatnonzero(present)
-            columns, texts = columns.take(keep), [texts[i] for i in keep.tolist()]
+            columns, texts = columns.keep(keep, "tokenize: no field"), [texts[i] for i in keep.tolist()]
         try:
-            ids = self.tokenizer.encode(texts)
-        except (TypeError, UnicodeEncodeError) as error:
+            whole = self._encode_whole(texts)
+            ids = self.tokenizer.encode(texts) if whole is None else whole
+        except (TypeError, UnicodeEncodeError, AttributeError) as error:
             raise self._not_text(columns, texts) from error
-        source, first, ids = self._pieces(ids)
-        fields: dict[str, Any] = {"input_ids": ids}
-        if source is not None:
+        source, piece, ids = self._pieces(ids) if whole is None else (None, None, whole)
+        fields: dict[str, Column] = {"input_ids": ids}
+        if source is not None and piece is not None:
             columns = columns.take(source)
-            fields["piece"] = first
+            fields["piece"] = piece
+        if self.padding:
+            fields.update(self._padded(ids))
         if not self.preserve_upstream_payload:
-            return Columns(columns.dataset, columns.shard, columns.row, None, fields)
-        return dataclasses.replace(columns, fields={**columns.fields, **fields})
+            return with_fields(columns, None, fields)
+        return with_fields(columns, columns.records, {**columns.fields, **fields})
+
+    def _padded(self, ids: Ragged) -> dict[str, Column]:
+        """Rows of at least ``max_length``, EOS (or 0) behind the text; longer ones stay as they are."""
+        lengths = ids.lengths()
+        totals = np.maximum(lengths, self.max_length or 0)
+        offsets = np.zeros(len(totals) + 1, np.int64)
+        np.cumsum(totals, out=offsets[1:])
+        real = np.arange(offsets[-1]) - np.repeat(offsets[:-1], totals) < np.repeat(lengths, totals)
+        values = np.full(int(offsets[-1]), self.eos or 0, ids.values.dtype)
+        values[real] = ids.values
+        padded: dict[str, Column] = {"input_ids": Ragged(values, offsets)}
+        if self.add_attention_mask:
+            padded["attention_mask"] = Ragged(real.astype(np.uint8), offsets)
+        return padded
+
+    def _encode_whole(self, texts: list[Any]) -> Ragged | None:
+        """With special tokens by the back end itself, where it can and documents are neither cut nor split."""
+        native = getattr(self.tokenizer.backend, "encode_between", None)
+        if native is None or self.truncation or self.split_long_samples:
+            return None
+        wants_bos, wants_eos = self._wants
+        ids: Ragged | None = native(texts, self.bos if wants_bos else None, self.eos if wants_eos else None)
+        return ids
 
     def _pieces(self, ids: Ragged) -> tuple[IntArray | None, IntArray | None, Ragged]:
         """Splits or truncates, then puts in BOS and EOS. Returns each piece's document when there are several pieces."""
@@ -141,12 +172,15 @@ class Tokenize(StageOp):
     def _not_text(self, columns: Columns, texts: list[Any]) -> DataError:
         for i, text in enumerate(texts):
             if not isinstance(text, str):
-                return _bad(columns, i, f"field {self.field!r} holds {type(text).__name__} {str(text)[:40]!r}, not text")
+                what = f"field {self.field!r} holds {type(text).__name__} {str(text)[:40]!r}, not text"
+                if isinstance(text, (bytes, bytearray)):
+                    return bad_document(columns, i, what, "put .decode_text() before tokenize")
+                return bad_document(columns, i, what, REMEDY)
             try:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:
-                return _bad(columns, i, f"field {self.field!r} cannot be written as UTF-8: {error.reason}")
-        return _bad(columns, 0, f"field {self.field!r} could not be tokenized")
+                return bad_document(columns, i, f"field {self.field!r} cannot be written as UTF-8: {error.reason}", REMEDY)
+        return bad_document(columns, 0, f"field {self.field!r} could not be tokenized", REMEDY)
 
 
 def assemble(
@@ -174,16 +208,6 @@ def assemble(
     return Ragged(out, offsets)
 
 
-def _missing(columns: Columns, index: int, field: str) -> DataError:
+def missing(columns: Columns, index: int, field: str) -> DataError:
     known = sorted({*columns.fields, *(columns.records[index] if columns.records else ())})
-    return _bad(columns, index, f"a document has no field {field!r}; it has {known}")
-
-
-def _bad(columns: Columns, index: int, what: str) -> DataError:
-    error = DataError(
-        what,
-        follows="the document would be left out without a word",
-        remedy="name the right field, mend the document, or use missing_field='skip'",
-    )
-    error.document = (int(columns.shard[index]), int(columns.row[index]))
-    return error
+    return bad_document(columns, index, f"a document has no field {field!r}; it has {known}", REMEDY)

@@ -31,6 +31,7 @@ class Tokenizer:
         bos_id, eos_id: ids of the special tokens, or None where there are none.
         definition: the canonical ``tokenizer.json`` text; empty for byte tokenizers.
         backend_name: which back end to run it with.
+        chat_template: the Jinja template that came with it, or None.
 
     The back end is built at first use, so constructing one is cheap, and pickling ships the definition alone.
     """
@@ -42,6 +43,7 @@ class Tokenizer:
     eos_id: int | None
     definition: str
     backend_name: str
+    chat_template: str | None = None
 
     @functools.cached_property
     def backend(self) -> Backend:

@@ -65,7 +65,11 @@ def _from_file(tokenizer_id: str, file: Path, backend: str) -> Tokenizer:
     configured = _configured(file.parent / "tokenizer_config.json")
     bos = _special(configured.get("bos_token"), added, _BOS)
     eos = _special(configured.get("eos_token"), added, _EOS)
-    return Tokenizer(tokenizer_id, _hash(definition), size, bos, eos, definition, backend)
+    template = configured.get("chat_template")
+    if not isinstance(template, str):
+        beside = file.parent / "chat_template.jinja"
+        template = beside.read_text("utf-8") if beside.is_file() else None
+    return Tokenizer(tokenizer_id, _hash(definition), size, bos, eos, definition, backend, template)
 
 
 def _configured(file: Path) -> dict[str, Any]:

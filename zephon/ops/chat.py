@@ -1,0 +1,193 @@
+"""Chats to token ids with a loss mask.
+
+A template renders the messages; what the model is to learn is a list of spans of that text. Three rules:
+
+1. The text is cut where spans begin and end, and each stretch is tokenized on its own. So the tokens in front of a span
+   are those that the model will see at inference, where the prompt ends exactly there.
+2. A special token comes from the template alone. Its spelling inside a message is ordinary text: a document cannot
+   inject one.
+3. A span's source is either ``{% generation %} ... {% endgeneration %}`` in the template, or the difference between the
+   text with and without an assistant's message (`prefix_difference`).
+
+    <|user|> Hi <|end|> <|assistant|> Hello! <|end|>
+    0        0  0       0             1      1            loss_mask
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from zephon.errors import ConfigError, nearest
+from zephon.ops.fields import bad_document, column_of, with_fields
+from zephon.ops.op import StageOp, free
+from zephon.ops.spans import Piece, Unrenderable
+from zephon.ops.tokenize import REMEDY, missing
+from zephon.ops.tokenizers import Tokenizer
+from zephon.ops.transform import check_on_error
+from zephon.types import Column, Columns, Ragged, Stage
+
+if TYPE_CHECKING:
+    from zephon.ops.template import Renderer
+
+SOURCES = ("auto", "generation_tags", "prefix_difference")
+SCOPES = ("all_assistant", "last_span", "after_last_user")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizeChat(StageOp):
+    """See `Pipeline.tokenize_chat`."""
+
+    name: ClassVar[str] = "tokenize_chat"
+
+    tokenizer: Tokenizer
+    field: str = "messages"
+    chat_template: str | None = None
+    apply_chat_template: bool = True
+    span_source: str = "auto"
+    loss_scope: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools_field: str | None = "tools"
+    max_length: int | None = None
+    mask_field_out: str = "loss_mask"
+    missing_field: str = "error"
+    preserve_upstream_payload: bool = False
+    on_error: str | None = None
+    parallelism: int | None = free()
+
+    def describe(self) -> dict[str, Any]:
+        own = super().describe()
+        own["tokenizer"] = self.tokenizer.identity
+        template = self._template
+        own["chat_template"] = template and hashlib.sha256(template.encode()).hexdigest()
+        return own
+
+    @property
+    def _template(self) -> str | None:
+        return self.chat_template or self.tokenizer.chat_template
+
+    def check(self) -> None:
+        check_on_error(self.name, self.on_error)
+        for name, value, choices in (
+            ("span_source", self.span_source, SOURCES),
+            ("loss_scope", self.loss_scope or SCOPES[0], SCOPES),
+            ("missing_field", self.missing_field, ("error", "skip")),
+        ):
+            if value not in choices:
+                raise ConfigError(
+                    f"tokenize_chat({name}={value!r}) is not known",
+                    follows="it would be undefined what the model learns",
+                    remedy=nearest(value, choices),
+                )
+        if self.max_length is not None and self.max_length < 2:
+            raise ConfigError(f"max_length={self.max_length}", follows="no text would be left", remedy="use at least 2")
+        if self.apply_chat_template:
+            if self._template is None:
+                raise ConfigError(
+                    f"tokenizer {self.tokenizer.id!r} has no chat template and none was given",
+                    follows="messages could not become text",
+                    remedy="give chat_template=, or apply_chat_template=False to join the contents as they are",
+                )
+            renderer = self._renderer()
+            if self.span_source == "generation_tags" and not renderer.has_tags:
+                raise ConfigError(
+                    "span_source='generation_tags', but the template has no {% generation %}",
+                    follows="no token would be supervised and every document left out",
+                    remedy="mark the assistant's words in the template, or use span_source='prefix_difference'",
+                )
+
+    def stage(self) -> Stage:
+        renderer = self._renderer() if self.apply_chat_template else None
+        return lambda columns: self._run(columns, renderer)
+
+    def _renderer(self) -> Renderer:
+        from zephon.ops.template import Renderer  # Jinja is loaded by those who use it
+
+        assert self._template is not None
+        return Renderer(self._template, self.tokenizer, self.chat_template_kwargs or {})
+
+    def _run(self, columns: Columns, renderer: Renderer | None) -> Columns:
+        chats, present = column_of(columns, self.field)
+        if present is not None:
+            if self.missing_field == "error":
+                raise missing(columns, int(np.flatnonzero(~present)[0]), self.field)
+            keep = np.flatnonzero(present)
+            columns, chats = columns.keep(keep, "tokenize_chat: no field"), [chats[i] for i in keep.tolist()]
+        tools = column_of(columns, self.tools_field)[0] if self.tools_field else [None] * len(chats)
+        documents = [self._cut(columns, i, chats[i], tools[i], renderer) for i in range(len(chats))]
+        ids, mask = self._encode(documents)
+        if self.max_length is not None:
+            ids, mask = _cut_to(ids, self.max_length), _cut_to(mask, self.max_length)
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask.values, dtype=np.int64)])
+        learned = np.flatnonzero(ends[mask.offsets[1:]] > ends[mask.offsets[:-1]])
+        fields: dict[str, Column] = {"input_ids": ids, self.mask_field_out: mask}
+        kept = columns.fields if self.preserve_upstream_payload else {}
+        records = columns.records if self.preserve_upstream_payload else None
+        return with_fields(columns, records, {**kept, **fields}).keep(learned, "tokenize_chat: no supervised token")
+
+    def _cut(self, columns: Columns, i: int, chat: Any, tools: Any, renderer: Renderer | None) -> list[Piece]:
+        """One document as stretches of text or special tokens, each supervised or not."""
+        if not isinstance(chat, (list, tuple)) or not all(isinstance(message, dict) and "role" in message for message in chat):
+            what = f"field {self.field!r} holds {str(chat)[:60]!r}, not a list of messages with a role"
+            raise bad_document(columns, i, what, REMEDY)
+        try:
+            if renderer is None:
+                pieces = [Piece(str(m.get("content") or ""), None, m["role"] == "assistant") for m in chat]
+            elif self.span_source == "prefix_difference" or (self.span_source == "auto" and not renderer.has_tags):
+                pieces = renderer.by_difference(chat, tools)
+            else:
+                pieces = renderer.by_tags(chat, tools)
+            return self._scoped(pieces, chat)
+        except Unrenderable as error:
+            raise bad_document(columns, i, f"the chat template cannot take these messages: {error}", REMEDY) from error
+
+    def _scoped(self, pieces: list[Piece], chat: Any) -> list[Piece]:
+        scope = self.loss_scope or SCOPES[0]
+        if scope == "all_assistant":
+            return pieces
+        spans = _spans(pieces)
+        wanted = spans[-1:]
+        if scope == "after_last_user":
+            roles = [message["role"] for message in chat]
+            last = max((i for i, role in enumerate(roles) if role == "user"), default=-1)
+            answers = roles.count("assistant")
+            if len(spans) != answers:
+                raise Unrenderable(f"{answers} assistant messages became {len(spans)} spans: unknown which is which")
+            wanted = spans[len(spans) - roles[last + 1 :].count("assistant") :]
+        keep = {i for span in wanted for i in span}
+        return [piece if i in keep else piece._replace(learned=False) for i, piece in enumerate(pieces)]
+
+    def _encode(self, documents: list[list[Piece]]) -> tuple[Ragged, Ragged]:
+        """All stretches of a chunk in one call, then put together by document."""
+        pieces = [piece for document in documents for piece in document]
+        encoded = self.tokenizer.encode([piece.text for piece in pieces if piece.token is None])
+        lengths = np.ones(len(pieces), np.int64)
+        is_text = np.array([piece.token is None for piece in pieces], bool)
+        lengths[is_text] = encoded.lengths()
+        learned = np.repeat(np.array([piece.learned for piece in pieces], np.uint8), lengths)
+        values = np.empty(int(lengths.sum()), np.uint32)
+        from_text = np.repeat(is_text, lengths)
+        values[from_text] = encoded.values
+        values[~from_text] = [piece.token for piece in pieces if piece.token is not None]
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        counts = np.cumsum([0, *(len(document) for document in documents)])
+        return Ragged(values, ends[counts]), Ragged(learned, ends[counts])
+
+
+def _spans(pieces: list[Piece]) -> list[list[int]]:
+    """Indexes of pieces by span; a span's pieces carry its number."""
+    spans: dict[int, list[int]] = {}
+    for i, piece in enumerate(pieces):
+        if piece.learned:
+            spans.setdefault(piece.span, []).append(i)
+    return list(spans.values())
+
+
+def _cut_to(rows: Ragged, most: int) -> Ragged:
+    lengths = np.minimum(rows.lengths(), most)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    source = np.repeat(rows.offsets[:-1] - offsets[:-1], lengths) + np.arange(offsets[-1])
+    return Ragged(rows.values[source], offsets)

@@ -1,0 +1,60 @@
+"""A stage behind an accumulator: it runs in the lane's thread, on what comes out of the accumulator."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from zephon.ops.block import Block, of_documents
+from zephon.ops.op import Accumulator, AccumulatorOp, Counting, LaneContext, StageOp
+from zephon.ops.records import columns_of, is_packed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Late(AccumulatorOp):
+    """Turns a stage into an accumulator that holds nothing."""
+
+    name: ClassVar[str] = "late"
+    reorders: ClassVar[bool] = False
+
+    op: StageOp
+
+    def describe(self) -> dict[str, Any]:
+        return self.op.describe()
+
+    def open(self, context: LaneContext) -> Accumulator:
+        return _Running(self.op, context)
+
+
+class _Running(Counting):
+    def __init__(self, op: StageOp, context: LaneContext) -> None:
+        super().__init__()
+        self._op, self._context = op, context
+        self._stage = op.stage()
+
+    def push(self, block: Block) -> Block | None:
+        if is_packed(block):
+            made, rows = self._op.on_rows(block)
+            if len(made) < len(block):
+                gone = [i for i in range(len(block)) if i not in set(rows)]
+                self.leave_out(block, _array(gone), f"{self._op.name}: None (rows)")
+            return made
+        try:
+            columns = self._stage(columns_of(block))
+        except Exception as error:
+            document, source = getattr(error, "document", None), getattr(error, "source", -1)
+            if document is not None and source >= 0 and self._context.sources:
+                error.add_note(f"address: {self._context.sources[source].address(*document)}, lane {self._context.lane}")
+            raise
+        self.dropped += columns.dropped
+        columns.dropped = []
+        return of_documents(columns, self._context.datasets)
+
+    def flush(self, *, final: bool) -> Block | None:
+        return None
+
+
+def _array(rows: list[int]) -> Any:
+    import numpy as np
+
+    return np.array(rows, np.int64)

@@ -1,0 +1,157 @@
+"""Which documents share a row: planners that see lengths only.
+
+first_fit       the first open bin with room            } whole documents; a document that fits nowhere opens a bin, and when
+best_fit        the open bin with the least room left   } all ``num_bins`` are open, the fullest one is closed for it
+best_fit_wrap   a pool of ``num_bins`` candidates: the longest that fits, again and again; when none fits any more, one
+                document is split so that the row is filled exactly
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import NamedTuple, Protocol
+
+
+class Piece(NamedTuple):
+    """A slice of a document: element ``element`` of the block known as ``key``, tokens ``start`` to ``stop``."""
+
+    key: int
+    element: int
+    start: int
+    stop: int
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
+
+
+Row = list[Piece]
+
+
+class Planner(Protocol):
+    def add(self, piece: Piece) -> None: ...
+
+    def full(self) -> list[Row]:
+        """Rows that are finished, each given out once."""
+        ...
+
+    def rest(self) -> list[Row]:
+        """All others; behind this nothing is held."""
+        ...
+
+
+class Bins:
+    """first_fit and best_fit.
+
+    Args:
+        length: tokens of a row.
+        bins: how many may be open.
+        most: pieces of a row, at most.
+        least: the shortest document there can be: a bin with less room is full.
+        best: best_fit instead of first_fit.
+    """
+
+    def __init__(self, length: int, bins: int, most: int | None, least: int, *, best: bool) -> None:
+        self._length, self._bins, self._best = length, bins, best
+        self._most, self._least = most or 1 << 62, max(least, 1)
+        self._rooms: list[int] = []  # of the open bins, in order of opening; with ``best`` ascending
+        self._open: list[Row] = []
+        self._done: list[Row] = []
+
+    def add(self, piece: Piece) -> None:
+        need = piece.stop - piece.start
+        rooms = self._rooms
+        if self._best:
+            at = bisect.bisect_left(rooms, need)
+        else:
+            at = 0
+            for room in rooms:
+                if room >= need:
+                    break
+                at += 1
+        if at == len(rooms):
+            if at >= self._bins:
+                fullest = 0 if self._best else rooms.index(min(rooms))
+                del rooms[fullest]
+                self._done.append(self._open.pop(fullest))
+            self._put(self._length - need, [piece], len(rooms))
+            return
+        row, room = self._open[at], rooms[at] - need
+        row.append(piece)
+        if self._best or room < self._least or len(row) >= self._most:
+            del rooms[at], self._open[at]
+            self._put(room, row, at)
+        else:
+            rooms[at] = room
+
+    def _put(self, room: int, row: Row, at: int) -> None:
+        if room < self._least or len(row) >= self._most:
+            self._done.append(row)
+            return
+        if self._best:
+            at = bisect.bisect_right(self._rooms, room)
+        self._rooms.insert(at, room)
+        self._open.insert(at, row)
+
+    def full(self) -> list[Row]:
+        done, self._done = self._done, []
+        return done
+
+    def rest(self) -> list[Row]:
+        rows, self._open, self._rooms = self._open, [], []
+        again = self._again([piece for row in rows for piece in row])
+        return again if len(again) < len(rows) else rows
+
+    def _again(self, pieces: list[Piece]) -> list[Row]:
+        """What is held at the end, longest first into the tightest bin: often fewer rows than were open."""
+        packer = Bins(self._length, len(pieces) + 1, self._most, self._least, best=True)
+        for piece in sorted(pieces, key=lambda piece: -piece.length):
+            packer.add(piece)
+        return [*packer._done, *packer._open]
+
+
+class Splitting:
+    """best_fit_wrap: see the module's text. No token is lost; only the last row before a sentinel is padded."""
+
+    def __init__(self, length: int, candidates: int, most: int | None) -> None:
+        self._length, self._candidates, self._most = length, candidates, most or 1 << 62
+        self._pool: list[tuple[int, int, Piece]] = []  # (length, -serial, piece), sorted: of equals the oldest comes last
+        self._tokens = self._serial = 0
+        self._done: list[Row] = []
+
+    def add(self, piece: Piece) -> None:
+        self._put(piece)
+        while self._tokens >= self._length and (
+            len(self._pool) > self._candidates or self._tokens > self._candidates * self._length
+        ):
+            self._done.append(self._row())
+
+    def _put(self, piece: Piece) -> None:
+        self._serial += 1
+        self._tokens += piece.length
+        bisect.insort(self._pool, (piece.length, -self._serial, piece))
+
+    def _row(self) -> Row:
+        row: Row = []
+        room = self._length
+        while room and self._pool and len(row) < self._most:
+            at = bisect.bisect_left(self._pool, (room + 1,)) - 1
+            _, _, piece = self._pool.pop(at)  # -1 when none fits: the longest
+            self._tokens -= piece.length
+            if at < 0:
+                rest = piece._replace(start=piece.start + room)
+                piece = piece._replace(stop=piece.start + room)
+                self._put(rest)
+            row.append(piece)
+            room -= piece.length
+        return row
+
+    def full(self) -> list[Row]:
+        done, self._done = self._done, []
+        return done
+
+    def rest(self) -> list[Row]:
+        rows = self.full()
+        while self._pool:
+            rows.append(self._row())
+        return rows

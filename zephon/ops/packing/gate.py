@@ -1,0 +1,105 @@
+"""The gate before packing: what is not packed is counted, and each group of datasets goes its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from zephon.errors import DataError
+from zephon.ops.block import Block, addresses_of, concatenate
+from zephon.ops.op import Counting, LaneContext
+from zephon.ops.packing.fitting import Admission
+from zephon.types import IntArray
+
+
+class Gate(Counting):
+    """A lane's packing: one packer for each group. With wrap inside it carries a tail for each.
+
+    Args:
+        admission: which documents are packed.
+        lengths: of a block's documents.
+        groups: the group of each dataset.
+        open_one: makes a packer.
+        context: of the lane.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        lengths: Callable[[Block], IntArray],
+        groups: Sequence[int],
+        open_one: Callable[[], Any],
+        context: LaneContext,
+    ) -> None:
+        super().__init__()
+        self._admission, self._lengths, self._context = admission, lengths, context
+        self._groups = np.array(groups, np.int64)
+        self._packers = [open_one() for _ in range(int(self._groups.max()) + 1)]
+
+    def start(self, position: int) -> None:
+        for packer in self._packers:
+            packer.start(position)
+
+    def push(self, block: Block) -> Block | None:
+        admitted = self._admit(block)
+        return _joined([packer.push(part) for packer, part in self._dealt(admitted)])
+
+    def flush(self, *, final: bool) -> Block | None:
+        return _joined([packer.flush(final=final) for packer in self._packers])
+
+    @property
+    def inflow(self) -> list[int]:
+        return [packer.inflow[0] for packer in self._packers]
+
+    @property
+    def carried(self) -> list[int]:
+        return [packer.carried[0] for packer in self._packers]
+
+    def group_of(self, dataset: int) -> int:
+        return int(self._groups[dataset])
+
+    def prime(self, block: Block) -> None:
+        for packer, part in self._dealt(self._admit(block)):
+            packer.prime(part)
+
+    def trim(self, carried: Sequence[int]) -> None:
+        for packer, tokens in zip(self._packers, carried, strict=True):
+            packer.trim([tokens])
+
+    def _dealt(self, block: Block) -> list[tuple[Any, Block]]:
+        if len(self._packers) == 1:
+            return [(self._packers[0], block)]
+        group = self._groups[block.datasets()]
+        found = [(packer, np.flatnonzero(group == number)) for number, packer in enumerate(self._packers)]
+        # A chunk is of one dataset, so nearly always all of it goes one way.
+        return [(packer, block if len(rows) == len(block) else block.take(rows)) for packer, rows in found if len(rows)]
+
+    def _admit(self, block: Block) -> Block:
+        rule = self._admission
+        admitted, short, long = rule.split(self._lengths(block))
+        if len(admitted) == len(block):
+            return block
+        if len(long) and rule.oversized == "error":
+            self._refuse(block, long[:1])
+        self.leave_out(block, short, f"{rule.name}: shorter than min_sequence_length")
+        self.leave_out(block, long, f"{rule.name}: longer than max_length")
+        return block.take(admitted)
+
+    def _refuse(self, block: Block, row: IntArray) -> None:
+        dataset, shard, place = (int(value[0]) for value in addresses_of(block, row))
+        length = int(self._lengths(block.take(row))[0])
+        error = DataError(
+            f"a document of {length} tokens is longer than max_length={self._admission.length}",
+            follows="it would have to be left out, and drop_oversized=False says no",
+            remedy="use drop_oversized=True, a larger max_length, tokenize(split_long_samples=True), or a wrap algorithm",
+        )
+        if dataset >= 0 and self._context.sources:
+            error.add_note(f"address: {self._context.sources[dataset].address(shard, place)}, lane {self._context.lane}")
+        raise error
+
+
+def _joined(blocks: list[Block | None]) -> Block | None:
+    filled = [block for block in blocks if block is not None and len(block)]
+    return concatenate(filled) if filled else None

@@ -1,0 +1,186 @@
+"""Chat templates: Jinja with a ``generation`` block, rendered to stretches of text.
+
+Marks travel through the template as noncharacters, which no text may contain: one opens a supervised span, one closes
+it, and one is put inside every spelling of a special token in a message, so that behind the template only the
+template's own spellings are special tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from zephon.errors import ConfigError
+from zephon.ops.spans import Piece, Unrenderable
+from zephon.ops.tokenizers import Tokenizer
+
+_OPEN, _CLOSE, _ORDINARY, _BOS, _EOS = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
+_MARKS = re.compile("[\ufdd0-\ufdd4]")
+
+
+class _Generation(jinja2.ext.Extension):
+    """``{% generation %} what the model learns {% endgeneration %}``."""
+
+    tags = {"generation"}  # noqa: RUF012 - as Jinja wants it
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
+
+    def _marked(self, caller: Any) -> str:
+        return f"{_OPEN}{caller()}{_CLOSE}"
+
+
+class Renderer:
+    """A template with a tokenizer's special tokens.
+
+    Args:
+        template: Jinja source.
+        tokenizer: whose special tokens the template may spell.
+        variables: further variables of the template.
+
+    Raises:
+        ConfigError: the template has a syntax error, or no tokenizer token can be found.
+    """
+
+    def __init__(self, template: str, tokenizer: Tokenizer, variables: dict[str, Any]) -> None:
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, "jinja2.ext.loopcontrols"],
+            undefined=jinja2.ChainableUndefined,
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = _no_clock
+        try:
+            self._template = environment.from_string(template)
+        except jinja2.TemplateSyntaxError as error:
+            raise ConfigError(
+                f"the chat template is not Jinja: {error.message} (line {error.lineno})",
+                follows="messages could not become text",
+                remedy="mend the template",
+            ) from error
+        self.has_tags = re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
+        spellings = special_tokens(tokenizer)
+        by_id = {token: spelling for spelling, token in reversed(spellings.items())}
+        self._ids = dict(spellings)
+        self._variables = dict(variables)
+        for name, token, mark in (("bos_token", tokenizer.bos_id, _BOS), ("eos_token", tokenizer.eos_id, _EOS)):
+            if token is not None:
+                spelling = by_id.get(token, mark)
+                self._ids[spelling] = token
+                self._variables[name] = spelling
+        longest = sorted(self._ids, key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest))) if longest else None
+        inner = [re.escape(spelling) for spelling in longest if len(spelling) > 1]
+        self._inside = re.compile("|".join(inner)) if inner else None
+
+    def by_tags(self, chat: Any, tools: Any) -> list[Piece]:
+        """Spans from ``{% generation %}``."""
+        text = self._render(chat, tools, prompt=False)
+        pieces: list[Piece] = []
+        at, span, inside = 0, 0, False
+        for mark in re.finditer(f"[{_OPEN}{_CLOSE}]", text):
+            self._cut(text[at : mark.start()], inside, span, pieces)
+            if (mark.group() == _OPEN) == inside:
+                raise Unrenderable("generation blocks inside each other")
+            inside, at = not inside, mark.end()
+            span += inside
+        self._cut(text[at:], False, span, pieces)
+        return pieces
+
+    def by_difference(self, chat: Any, tools: Any) -> list[Piece]:
+        """Spans from what each assistant message adds to the text before it."""
+        whole = self._plain(chat, tools, prompt=False)
+        pieces: list[Piece] = []
+        at = span = 0
+        for i, message in enumerate(chat):
+            if message["role"] != "assistant":
+                continue
+            before, after = self._before(chat, i, tools), self._plain(chat[: i + 1], tools, prompt=False)
+            if not (whole.startswith(after) and after.startswith(before) and len(before) >= at):
+                raise Unrenderable(
+                    f"with message {i} the text before it changes, so that no difference is its own; "
+                    "mark spans with {% generation %} in the template"
+                )
+            span += 1
+            self._cut(whole[at : len(before)], False, 0, pieces)
+            self._cut(whole[len(before) : len(after)], True, span, pieces)
+            at = len(after)
+        self._cut(whole[at:], False, 0, pieces)
+        return pieces
+
+    def _before(self, chat: Any, i: int, tools: Any) -> str:
+        """The text in front of message i, with the assistant's header where the template gives one."""
+        prompted = self._plain(chat[:i], tools, prompt=True)
+        after = self._plain(chat[: i + 1], tools, prompt=False)
+        return prompted if after.startswith(prompted) else self._plain(chat[:i], tools, prompt=False)
+
+    def _plain(self, chat: Any, tools: Any, *, prompt: bool) -> str:
+        return re.sub(f"[{_OPEN}{_CLOSE}]", "", self._render(chat, tools, prompt=prompt))
+
+    def _render(self, chat: Any, tools: Any, *, prompt: bool) -> str:
+        try:
+            return self._template.render(
+                messages=self._ordinary(list(chat)),
+                tools=self._ordinary(tools) if tools else None,
+                add_generation_prompt=prompt,
+                **self._variables,
+            )
+        except (jinja2.TemplateError, TypeError, AttributeError, KeyError, IndexError) as error:
+            raise Unrenderable(f"{type(error).__name__}: {error}") from error
+
+    def _ordinary(self, value: Any) -> Any:
+        """Messages in which no spelling of a special token is left whole."""
+        if isinstance(value, str):
+            if _MARKS.search(value):
+                raise Unrenderable("a message holds a noncharacter (U+FDD0 to U+FDD4)")
+            inside = self._inside
+            return inside.sub(lambda m: m.group()[0] + _ORDINARY + m.group()[1:], value) if inside else value
+        if isinstance(value, dict):
+            return {self._ordinary(k): self._ordinary(v) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._ordinary(item) for item in value]
+        return value
+
+    def _cut(self, text: str, learned: bool, span: int, pieces: list[Piece]) -> None:
+        at = 0
+        for found in self._special.finditer(text) if self._special else ():
+            self._text(text[at : found.start()], learned, span, pieces)
+            pieces.append(Piece("", self._ids[found.group()], learned, span))
+            at = found.end()
+        self._text(text[at:], learned, span, pieces)
+
+    def _text(self, text: str, learned: bool, span: int, pieces: list[Piece]) -> None:
+        text = text.replace(_ORDINARY, "")
+        if text:
+            pieces.append(Piece(text, None, learned, span))
+
+
+def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
+    """Spelling to id of the tokens that the definition calls special."""
+    if not tokenizer.definition:
+        return {}
+    added = json.loads(tokenizer.definition).get("added_tokens", [])
+    return {token["content"]: int(token["id"]) for token in added if token.get("special")}
+
+
+def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _no_clock(*_: Any) -> None:
+    raise jinja2.TemplateError("the template asks for the time, which would make the same document another one tomorrow")

@@ -1,0 +1,254 @@
+"""User code on documents: decode_text, map_transform, stateful_transform."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from zephon.errors import ConfigError, DataError, nearest
+from zephon.ops.block import Block, concatenate
+from zephon.ops.fields import bad_document, column_of, lift_tokens, mark, put, with_fields
+from zephon.ops.functions import identity_of
+from zephon.ops.op import Accumulator, AccumulatorOp, Counting, LaneContext, StageOp, free
+from zephon.ops.quarantine import CHOICES
+from zephon.ops.records import SampleRecord, block_of, is_packed, metas, payloads, rows_of
+from zephon.types import Columns, Ragged, Stage
+
+ERRORS = ("strict", "replace", "ignore", "surrogateescape", "backslashreplace")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodeText(StageOp):
+    """See `Pipeline.decode_text`."""
+
+    name: ClassVar[str] = "decode_text"
+
+    fields: tuple[str, ...] = ("text",)
+    encoding: str = "utf-8"
+    errors: str = "strict"
+    normalize_newlines: bool = True
+    lowercase: bool = False
+    on_error: str | None = None
+    parallelism: int | None = free()
+
+    def check(self) -> None:
+        check_on_error(self.name, self.on_error)
+        try:
+            "".encode(self.encoding)
+        except LookupError as error:
+            raise ConfigError(
+                f"encoding={self.encoding!r} is not known", follows="no text could be decoded", remedy="use 'utf-8'"
+            ) from error
+        if self.errors not in ERRORS:
+            raise ConfigError(
+                f"errors={self.errors!r} is not known",
+                follows="broken bytes would have no rule",
+                remedy=nearest(self.errors, ERRORS),
+            )
+        if not self.fields or isinstance(self.fields, str):
+            raise ConfigError(f"fields={self.fields!r}", follows="nothing would be decoded", remedy='use fields=("text",)')
+
+    def stage(self) -> Stage:
+        return self._run
+
+    def _run(self, columns: Columns) -> Columns:
+        records = [dict(record) for record in columns.records] if columns.records is not None else None
+        fields = dict(columns.fields)
+        for field in self.fields:
+            values, present = column_of(columns, field)
+            if present is not None:
+                missing = int(np.flatnonzero(~present)[0])
+                raise bad_document(columns, missing, f"a document has no field {field!r}", "name the right field")
+            decoded = [self._decode(columns, i, field, value) for i, value in enumerate(values)]
+            if field in fields or records is None:
+                fields[field] = decoded
+            else:
+                for record, text in zip(records, decoded, strict=True):
+                    put(record, field, text)
+        return with_fields(columns, records, fields)
+
+    def _decode(self, columns: Columns, i: int, field: str, value: Any) -> str:
+        if isinstance(value, np.ndarray):
+            value = value.tobytes()
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            try:
+                value = str(bytes(value), self.encoding, self.errors)
+            except UnicodeDecodeError as error:
+                what = f"field {field!r} is not {self.encoding}: {error.reason} at byte {error.start}"
+                raise bad_document(columns, i, what, "name the right encoding, or use errors='replace'") from error
+        if not isinstance(value, str):
+            what = f"field {field!r} holds {type(value).__name__} {str(value)[:40]!r}, neither bytes nor text"
+            raise bad_document(columns, i, what, "name the right field")
+        if self.normalize_newlines and "\r" in value:
+            value = value.replace("\r\n", "\n").replace("\r", "\n")
+        text: str = value.lower() if self.lowercase else value
+        return text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MapTransform(StageOp):
+    """See `Pipeline.map_transform`."""
+
+    name: ClassVar[str] = "map_transform"
+    packed: ClassVar[bool] = True
+
+    fn: Callable[[dict[str, Any]], dict[str, Any] | None]
+    drop_none: bool = True
+    on_error: str | None = None
+    version: str | None = None
+    parallelism: int | None = free()
+
+    def describe(self) -> dict[str, Any]:
+        function = identity_of(self.fn, self.version, where=self.name)
+        return {"op": self.name, "fn": function, "drop_none": self.drop_none, "on_error": self.on_error}
+
+    def check(self) -> None:
+        check_on_error(self.name, self.on_error)
+        self.describe()
+
+    def stage(self) -> Stage:
+        return self._run
+
+    def _run(self, columns: Columns) -> Columns:
+        made, kept = [], []
+        for i, document in enumerate(columns.dicts()):
+            try:
+                result = self._call(document)
+            except Exception as error:
+                mark(error, columns, i)
+                raise
+            if result is not None:
+                made.append(result)
+                kept.append(i)
+        rows = np.array(kept, np.int64)
+        left = columns.keep(rows, "map_transform: None")
+        # A function may return one object twice, or keep it: what travels on is a copy of the dict.
+        mapped = with_fields(left, [dict(result) for result in made], {})
+        return lift_tokens(mapped) if _had_tokens(columns) else mapped
+
+    def on_rows(self, block: Block) -> tuple[Block, list[int]]:
+        made, kept = [], []
+        for i, payload in enumerate(payloads(block)):
+            result = self._call(payload)
+            if result is not None:
+                made.append(dict(result))
+                kept.append(i)
+        rows = block.take(np.array(kept, np.int64))
+        return (rows_of(made, rows) if made else rows), kept
+
+    def _call(self, document: dict[str, Any]) -> dict[str, Any] | None:
+        result = self.fn(document)
+        if result is None and self.drop_none:
+            return None
+        if not isinstance(result, dict):
+            raise DataError(
+                f"the function of map_transform returned {type(result).__name__}, not a dict",
+                follows="the document would have no fields",
+                remedy="return a dict" + ("" if self.drop_none else ", or allow None with drop_none=True"),
+            )
+        return result
+
+
+def _had_tokens(columns: Columns) -> bool:
+    return any(isinstance(column, Ragged) for column in columns.fields.values())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StatefulTransform(AccumulatorOp):
+    """See `Pipeline.stateful_transform`."""
+
+    name: ClassVar[str] = "stateful_transform"
+
+    label: str
+    init_state: Callable[[], Any]
+    push: Callable[[Any, list[SampleRecord]], tuple[Any, Sequence[Any]]]
+    flush: Callable[[Any], Sequence[Any]] | None = None
+    should_flush: Callable[[Any], bool] | None = None
+    transform: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None
+    version: str | None = None
+    parallelism: int | None = free(1)
+
+    def describe(self) -> dict[str, Any]:
+        functions = {name: getattr(self, name) for name in ("init_state", "push", "flush", "should_flush", "transform")}
+        described = {
+            name: None if fn is None else identity_of(fn, self.version, where=f"stateful_transform {self.label!r}")
+            for name, fn in functions.items()
+        }
+        return {"op": self.name, "label": self.label, **described}
+
+    def check(self) -> None:
+        self.describe()
+
+    def open(self, context: LaneContext) -> Accumulator:
+        return _Stateful(self, context)
+
+
+class _Stateful(Counting):
+    """A lane's user state: fresh behind each sentinel, so that it never has to be saved."""
+
+    def __init__(self, op: StatefulTransform, context: LaneContext) -> None:
+        super().__init__()
+        self._op, self._context = op, context
+        self._state = op.init_state()
+        self._last: Block | None = None
+
+    def push(self, block: Block) -> Block | None:
+        op, where = self._op, metas(block, self._context.lane, self._context.sources)
+        records = [SampleRecord(payload, meta) for payload, meta in zip(payloads(block), where, strict=True)]
+        self._last = block.take(np.array([len(block) - 1]))
+        try:
+            self._state, out = op.push(self._state, records)
+            made = [self._block(out, block, records)]
+            if op.should_flush is not None and op.should_flush(self._state):
+                made.append(self._finish(block, records))
+        except Exception as error:
+            first = records[0].meta
+            error.add_note(f"in stateful_transform {op.label!r}, lane {first.lane}, given records from {first} on")
+            raise
+        return _joined(made)
+
+    def flush(self, *, final: bool) -> Block | None:
+        if self._last is None:
+            return None
+        made = self._finish(self._last, [])
+        self._last = None
+        return made
+
+    def _finish(self, origins: Block, records: list[SampleRecord]) -> Block | None:
+        out: Sequence[Any] = () if self._op.flush is None else self._op.flush(self._state)
+        self._state = self._op.init_state()
+        return self._block(out, origins, records)
+
+    def _block(self, out: Sequence[Any], origins: Block, records: list[SampleRecord]) -> Block | None:
+        """Outputs keep the address of the record they are; what is new has that of the last record pushed."""
+        place = {id(record): i for i, record in enumerate(records)}
+        made, rows = [], []
+        for item in out:
+            payload = item.payload if isinstance(item, SampleRecord) else item
+            if self._op.transform is not None:
+                payload = self._op.transform(payload)
+            if payload is None:
+                continue
+            made.append(dict(payload))
+            rows.append(place.get(id(item), len(origins) - 1))
+        if not made:
+            return None
+        chosen = origins.take(np.array(rows, np.int64))
+        return rows_of(made, chosen) if is_packed(chosen) else block_of(made, chosen, self._context.datasets)
+
+
+def _joined(blocks: list[Block | None]) -> Block | None:
+    filled = [block for block in blocks if block is not None and len(block)]
+    return concatenate(filled) if filled else None
+
+
+def check_on_error(name: str, value: str | None) -> None:
+    if value is not None and value not in CHOICES:
+        raise ConfigError(
+            f"{name}(on_error={value!r}) is not known",
+            follows="a document that fails would have no rule",
+            remedy="use 'raise' or 'quarantine', or leave it out to follow options(on_error=...)",
+        )
