@@ -58,8 +58,6 @@ def modules_for(worker: str) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its pool would make the fork server multi-threaded
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
     try:
         return _run(_arguments(argv))

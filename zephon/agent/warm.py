@@ -153,7 +153,13 @@ class WarmServer:
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Imports modules, with ``package.*`` all below a package but ``__main__``; then freezes what exists for cheap forks."""
+    """Imports modules, with ``package.*`` all below a package but ``__main__``; then freezes what exists for cheap forks.
+
+    The native libraries read their thread counts once, when they are loaded: one thread per process unless the user has
+    said otherwise, since several ranks share a machine and a spinning pool of each would slow all of them down.
+    """
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
     for name in modules:
         module = importlib.import_module(name.removesuffix(".*"))
         for info in pkgutil.walk_packages(module.__path__, module.__name__ + ".") if name.endswith(".*") else ():

@@ -17,12 +17,13 @@ from zephon.errors import ContractError, ZephonError
 from zephon.launch.arguments import Arguments, parse
 from zephon.launch.help import help_text
 
+_FILE_WIDTH = 240
 Verb = Callable[[Arguments, Console], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True) if sys.stdout.isatty() else Console(soft_wrap=True, width=_FILE_WIDTH)
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         arguments = parse(words)

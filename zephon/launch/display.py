@@ -94,7 +94,8 @@ def panel(status: RunStatus) -> Table:
 
 def resize_text(resize: Mapping[str, Any]) -> str:
     """A resize in one line: sizes, stall and its parts, steps lost."""
-    parts = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f}" for name, seconds in resize["parts_s"].items())
+    order = ("drain", "save", "membership", "restore", "first_step")
+    parts = ", ".join(f"{name.replace('_', ' ')} {resize['parts_s'][name]:.2f}" for name in order)
     return (
         f"{resize['nodes_before']} -> {resize['nodes']} nodes ({resize['reason']}): stalled {resize['stall_s']:.2f} s "
         f"({parts}), {resize['lost_steps']} steps lost"
