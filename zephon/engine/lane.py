@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import time
 from typing import NamedTuple
 
 import numpy as np
 
+from zephon.engine.meters import Meters, Work
 from zephon.engine.program import Program
 from zephon.engine.tails import Tails
 from zephon.engine.workers import Pending, Runner
@@ -40,7 +42,7 @@ class _Output(NamedTuple):
 
 
 class Lane:
-    """Runs one lane from a cursor on. Single-threaded; only `Program.process` runs elsewhere.
+    """Runs one lane from a cursor on. Single-threaded; only `Program.work` runs elsewhere.
 
     Args:
         lane: its number.
@@ -48,10 +50,14 @@ class Lane:
         runner: where chunks are processed.
         cursor: where to begin.
         window: how many chunks may be under way or ready ahead of the accumulators.
+        meters: where work and waiting are counted.
     """
 
-    def __init__(self, lane: int, program: Program, runner: Runner, cursor: Cursor, window: int) -> None:
+    def __init__(
+        self, lane: int, program: Program, runner: Runner, cursor: Cursor, window: int, meters: Meters | None = None
+    ) -> None:
         self.lane = lane
+        self._meters = meters
         self.cursor = cursor
         self._program, self._runner, self._window = program, runner, window
         self._chain: list[Accumulator] = [op.open(program.context(lane)) for op in program.accumulators]
@@ -59,7 +65,7 @@ class Lane:
         # A tail behind an op that reorders is only made again by replaying whole flush intervals.
         upstream = program.accumulators[: self._carrier_index] if self._carrier_index is not None else []
         self._grain = program.flush_every if any(op.reorders for op in upstream) else 1
-        self._pending: collections.deque[Pending[Columns | None] | None] = collections.deque()
+        self._pending: collections.deque[Pending[Work] | None] = collections.deque()
         self._submitted = self._position = cursor.position - cursor.tail_chunks
         self._tails = Tails(self._position, len(self._carrier.carried) if self._carrier_index is not None else 0)
         self._outputs: collections.deque[_Output] = collections.deque()
@@ -87,7 +93,7 @@ class Lane:
             at, pending = self._submitted, None
             if self._needed(at):
                 known = tuple((bad.piece, bad.row) for bad in self._known.get(at, ()))
-                pending = self._runner.submit(self._program.process, self.lane, at, known)
+                pending = self._runner.submit(self._program.work, self.lane, at, known)
             self._pending.append(pending)
             self._submitted += 1
 
@@ -193,9 +199,15 @@ class Lane:
     def _next(self) -> Columns | None:
         self.fill()
         pending = self._pending.popleft()
-        columns = pending.result() if pending is not None else None
+        if pending is None:
+            return None
+        begun = time.perf_counter()
+        work = pending.result()
+        if self._meters is not None:
+            # Without workers the result is made just now: that is work, not waiting.
+            self._meters.chunk(work, time.perf_counter() - begun if self._runner.workers else 0.0)
         self.fill()
-        return columns
+        return work.columns
 
     def _push(self, columns: Columns) -> None:
         columns = self._admit(columns)
@@ -330,8 +342,9 @@ class Lane:
             if self._position % self._grain == 0:
                 self._tails.note(self._position, self._carrier.inflow, self._everything)
         if self._carrier_index is not None:
-            tails = self.cursor.tails
-            self._carrier.trim([tokens for _, tokens in tails] if tails else [self.cursor.tail_tokens])
+            groups = len(self._carrier.carried)
+            held = [tokens for _, tokens in self.cursor.tails] or [self.cursor.tail_tokens]
+            self._carrier.trim(held if len(held) == groups else [0] * groups)  # a lane's very beginning has no tails
         for accumulator in self._chain:
             accumulator.start(self._position)
             if isinstance(accumulator, Counting):
