@@ -143,3 +143,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
             found.machine(name)
         yield found
         found.api.close()
+
+
+@pytest.fixture(scope="session")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Three real nodes for all tests that need containers; see machines.py."""
+    from tests.kubernetes import machines as real
+
+    found = real.start(tmp_path_factory.mktemp("machines"), nodes=3, life_s=2400)
+    with real.ended(found):
+        yield found

@@ -7,20 +7,26 @@ checkout are mounted into it read-only, through the product's own overlay.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kubernetes.conftest import ROOT, TOOLS, ended_with_us
+from tests.kubernetes.conftest import ROOT, TOOLS, ended_with_us, until
+from zephon.launch import session
+from zephon.launch.compose import compose
 from zephon.launch.schedulers.k8s.client import Cluster
+from zephon.launch.status import RunStatus, look
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec, SchedulerSpec
 
 NEEDED = {"runc": "runc", "bridge": "containernetworking-plugins", "busybox": "busybox-static", "zstd": "zstd"}
 
@@ -75,15 +81,29 @@ class Machines:
     def kubectl(self, *args: str, check: bool = True) -> str:
         return self.tool("kubectl", *args, check=check)
 
-    def namespace(self, name: str) -> str:
-        """A namespace of this name in which hostPath is admitted."""
-        self.kubectl("create", "namespace", name)
-        return name
-
     def pods(self, namespace: str, role: str = "node") -> list[dict[str, Any]]:
         """The pods of one role by name, without those that are over."""
         found = self.api.find("Pod", namespace, labels=f"zephon/role={role}")
         return [pod for pod in found if pod.get("status", {}).get("phase") in ("Pending", "Running")]
+
+    def uids(self, name: str) -> dict[int, str]:
+        """UIDs of the nodes' pods that are not over, by index."""
+        index = "batch.kubernetes.io/job-completion-index"
+        return {int(pod["metadata"]["labels"][index]): pod["metadata"]["uid"] for pod in self.pods(name)}
+
+    def spec(self, name: str, *words: str, **options: Any) -> RunSpec:
+        """An experiment whose run and namespace have this name."""
+        self.kubectl("create", "namespace", name)
+        spec = compose([f"name={name}", f"runs={self.runs}", *words]).spec
+        return dataclasses.replace(spec, scheduler=SchedulerSpec(name="kubernetes", options=self.options(name, **options)))
+
+    def submit(self, spec: RunSpec, **given: Any) -> RunDir:
+        rundir = session.start(spec, **given).rundir
+        for directory, _, files in os.walk(rundir.root):  # made by root here; the pods are not root
+            os.chmod(directory, 0o777)
+            for file in files:
+                os.chmod(Path(directory) / file, 0o666)
+        return rundir
 
     def options(self, namespace: str, *, worker_env: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
         """Scheduler options whose pods run this checkout."""
@@ -122,6 +142,18 @@ def host_overlay() -> dict[str, Any]:
         "pods": {"spec": {"containers": [container], "volumes": volumes}},
         "nodes": {"spec": {"containers": [small]}},
     }
+
+
+def reach(rundir: RunDir, what: str, test: Callable[[RunStatus], Any], seconds: float = 120) -> RunStatus:
+    """Waits until a run's status passes a test; a run that fails meanwhile ends the wait."""
+
+    def check() -> RunStatus | None:
+        status = look(rundir)
+        assert status.state != "FAILED", (status.message, status.error)
+        return status if test(status) else None
+
+    found: RunStatus = until(what, check, seconds)
+    return found
 
 
 def events(runs: Path, run: str) -> list[dict[str, Any]]:

@@ -349,3 +349,64 @@ def test_no_cluster_is_an_error_at_once_with_what_to_set(plane: Plane, tmp_path:
         with pytest.raises(Exception, match=message) as error:
             case.submit()
         assert "kubectl config get-contexts" in str(error.value)
+
+
+def test_the_namespace_of_k8s_base_admits_our_pods_and_refuses_looser_ones(plane: Plane) -> None:
+    plane.kubectl("apply", "-k", str(ROOT / "k8s" / "base"))
+    case = Case(plane, namespace="zephon")
+    with case.runner:
+        case.submit(name="strict")
+        case.bound(4)
+        until("the coordinator's pod", lambda: case.pods("coordinator"), 20)
+        case.cfg["volumes"] = {"runs": {"mount": "/runs", "host_path": "/tmp"}}
+        loose = case.submit(name="loose", nodes=1)
+        told = until("told", lambda: "its pods cannot be created" in (line := case.runner.status(loose).msg) and line, 20)
+        assert "violates PodSecurity" in told
+        assert "hostPath" in told
+
+
+def test_pods_that_the_quota_has_no_room_for_are_told(case: Case) -> None:
+    metadata = {"name": "q", "namespace": case.namespace}
+    case.plane.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": {"pods": "2"}}})
+    quota = ("get", "quota", "q", "-n", case.namespace, "-o", "jsonpath={.status.hard}")
+    until("the quota is in force", lambda: case.plane.kubectl(*quota), 10)
+    handle = case.submit(nodes=4)
+    told = until("told", lambda: "its pods cannot be created" in (line := case.runner.status(handle).msg) and line, 20)
+    assert "exceeded quota: q" in told
+
+
+def test_a_pod_ended_by_a_machines_shutdown_is_replaced_and_not_counted(case: Case) -> None:
+    handle = case.submit(nodes=1)
+    (pod,) = case.bound(1)
+    name = pod["metadata"]["name"]
+    disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "lastTransitionTime": None}
+    change = {"status": {"phase": "Failed", "reason": "Terminated", "message": "node shutdown", "conditions": [disrupted]}}
+    case.plane._patch(f"/api/v1/namespaces/{case.namespace}/pods/{name}/status", change)
+    until("a successor", lambda: [p for p in case.pods() if p["metadata"]["name"] != name], 40)
+    assert not case.job()["status"].get("failedIndexes")
+    assert case.runner.status(handle).state == AppState.PENDING
+
+
+def test_a_node_that_used_up_its_retries_ends_the_job_instead_of_being_left_behind(case: Case) -> None:
+    case.cfg["retries_per_node"] = 0
+    handle = case.submit(nodes=2)
+    pod = case.bound(2)[1]
+    case.plane.play_kubelet(case.namespace, pod["metadata"]["name"], phase="Failed", exit_code=1)
+
+    def failed() -> bool:
+        case.kubelet_ends_deleted_pods()
+        return bool(case.runner.status(handle).state == AppState.FAILED)
+
+    until("the Job has failed", failed, 30)
+    assert "FailedIndexes" in case.runner.status(handle).msg
+
+
+def test_many_submits_of_one_attempt_make_one_job(case: Case) -> None:
+    refused = 0
+    for _ in range(20):
+        try:
+            case.submit()
+        except Conflict:
+            refused += 1
+    assert refused == 19
+    assert len(case.plane.find(case.namespace, "Job", "Service", "ConfigMap", labels="zephon/run=exp1")) == 3

@@ -110,3 +110,18 @@ def test_the_states_of_a_job() -> None:
 def test_objects_without_a_status_are_no_reason_to_crash() -> None:
     bare = {"metadata": {"name": "p", "labels": {"zephon/role": "node"}}}
     assert summarize({"metadata": {"name": "j"}, "spec": {"completions": 1}}, [bare], now=NOW).state == AppState.PENDING
+
+
+def test_pods_that_were_never_created_are_explained_by_the_jobs_own_event() -> None:
+    events = [{"reason": "FailedCreate", "message": f"exceeded quota {n}", "lastTimestamp": f"2026-01-0{n}"} for n in (2, 1)]
+    found = summarize(job(), [pod(0, "Running")], warnings=events, now=NOW)
+    assert "its pods cannot be created: exceeded quota 2" in found.line
+    assert "cannot be created" not in summarize(job(), [pod(0, "Running"), pod(1, "Pending")], warnings=events, now=NOW).line
+
+
+def test_an_ended_pod_is_no_trouble_once_its_successor_runs_or_its_index_is_gone() -> None:
+    old = pod(0, "Failed", **ended(1))
+    young = pod(0, "Running")
+    young["metadata"]["name"] = "exp1-1-0-bbbbb"
+    assert look(old, young, pod(1, "Running")).line == "2 nodes run"
+    assert look(pod(0, "Running"), pod(1, "Running"), pod(2, "Failed", **ended(143))).line == "2 nodes run"

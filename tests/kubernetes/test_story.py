@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.kubernetes.conftest import until
-from tests.kubernetes.machines import Machines, ended, events, start
+from tests.kubernetes.machines import Machines, events, reach
 from zephon.launch import session
 from zephon.launch.compose import compose
-from zephon.launch.status import RunStatus, look
+from zephon.launch.status import look
 from zephon.ledger import compare, read_ledger
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec, SchedulerSpec
+from zephon.spec import RunSpec
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -34,67 +27,29 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    found = start(tmp_path_factory.mktemp("story"), nodes=3, life_s=1500)
-    with ended(found):
-        yield found
-
-
-def spec_of(machines: Machines, name: str, *words: str, **options: Any) -> RunSpec:
-    spec = compose([*SETTINGS, f"name={name}", f"runs={machines.runs}", *words]).spec
-    chosen = machines.options(machines.namespace(name), **options)
-    return dataclasses.replace(spec, scheduler=SchedulerSpec(name="kubernetes", options=chosen))
-
-
-def submit(machines: Machines, spec: RunSpec) -> RunDir:
-    rundir = session.start(spec).rundir
-    for directory, _, files in os.walk(machines.runs):  # made by root here; the pods are not root
-        os.chmod(directory, 0o777)
-        for file in files:
-            os.chmod(Path(directory) / file, 0o666)
-    return rundir
-
-
-def reach(rundir: RunDir, what: str, test: Callable[[RunStatus], Any], seconds: float = 120) -> RunStatus:
-    def check() -> RunStatus | None:
-        status = look(rundir)
-        assert status.state != "FAILED", (status.message, status.error)
-        return status if test(status) else None
-
-    found: RunStatus = until(what, check, seconds)
-    return found
-
-
-def uids(machines: Machines, name: str) -> dict[int, str]:
-    pods = machines.pods(name)
-    index = "batch.kubernetes.io/job-completion-index"
-    return {int(pod["metadata"]["labels"][index]): pod["metadata"]["uid"] for pod in pods}
-
-
 def test_one_run_through_every_change_is_the_unbroken_run(machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:
     name = "story"
-    rundir = submit(machines, spec_of(machines, name, "nodes=4", f"trainer.steps={STEPS}"))
+    rundir = machines.submit(machines.spec(name, *SETTINGS, "nodes=4", f"trainer.steps={STEPS}"))
     reach(rundir, "training on four nodes", lambda now: now.world_size == 4 and now.step >= 10)
-    four = uids(machines, name)
+    four = machines.uids(name)
 
     asked = time.time()
     settled = session.rescale(rundir, 2)
     assert settled.world_size == 2
-    assert uids(machines, name) == {index: four[index] for index in (0, 1)}
+    assert machines.uids(name) == {index: four[index] for index in (0, 1)}
     told = parts(machines, name, asked)
 
     victim = next(pod for pod in machines.pods(name) if pod["metadata"]["uid"] == four[0])
     machines.kubectl("delete", "pod", victim["metadata"]["name"], "-n", name, "--wait=false")
     reach(rundir, "one node trains on alone", lambda now: now.world_size == 1)
     reach(rundir, "its successor has joined", lambda now: now.world_size == 2)
-    assert uids(machines, name)[1] == four[1]
-    assert uids(machines, name)[0] != four[0]
+    assert machines.uids(name)[1] == four[1]
+    assert machines.uids(name)[0] != four[0]
 
     asked = time.time()
     session.rescale(rundir, 4)
     told += parts(machines, name, asked)
-    assert uids(machines, name)[1] == four[1]
+    assert machines.uids(name)[1] == four[1]
 
     stopped = session.stop(rundir)
     assert stopped.state == "STOPPED"

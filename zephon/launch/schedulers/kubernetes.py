@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -163,7 +163,7 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
         except NotFound:
             return None
         pods = cluster.find("Pod", namespace, labels=_selector(job))
-        return summarize(job, pods, queue_reason=queue_reason(cluster, job))
+        return summarize(job, pods, queue_reason=queue_reason(cluster, job), warnings=_warnings(cluster, job, pods))
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
         options = options_from(cfg) if cfg else self.options
@@ -274,6 +274,15 @@ def create_scheduler(session_name: str, **kwargs: Any) -> KubernetesScheduler:
 def _selector(job: Json) -> str:
     labels = job["metadata"]["labels"]
     return ",".join(f"{key}={labels[key]}" for key in (names.RUN, names.ATTEMPT) if key in labels)
+
+
+def _warnings(cluster: Cluster, job: Json, pods: Sequence[Json]) -> Sequence[Json]:
+    """The Job's warning events, asked for only where pods are missing."""
+    nodes = [pod for pod in pods if pod["metadata"]["labels"].get(names.ROLE) == "node"]
+    if job["spec"].get("suspend") or len(nodes) >= int(job["spec"].get("completions") or 0):
+        return ()
+    fields = f"involvedObject.kind=Job,involvedObject.name={job['metadata']['name']},type=Warning"
+    return cluster.find("Event", job["metadata"]["namespace"], fields=fields)
 
 
 def _settled(job: Json) -> bool:

@@ -51,10 +51,18 @@ class Summary:
     restarts: int = 0
 
 
-def summarize(job: Json, pods: Sequence[Json], *, queue_reason: str | None = None, now: datetime | None = None) -> Summary:
+def summarize(
+    job: Json,
+    pods: Sequence[Json],
+    *,
+    queue_reason: str | None = None,
+    warnings: Sequence[Json] = (),
+    now: datetime | None = None,
+) -> Summary:
     """Reads a Job and all pods with its labels.
 
     Args:
+        warnings: the Job's warning events: why its pods cannot even be created.
         queue_reason: why Kueue lets the job wait, from its newest Workload.
         now: to tell a pod that is draining from one that hangs on a lost machine.
     """
@@ -63,11 +71,23 @@ def summarize(job: Json, pods: Sequence[Json], *, queue_reason: str | None = Non
     wanted = int(spec.get("completions") or 0)
     nodes = tuple(sorted((_node(pod, now) for pod in pods if _role(pod) == "node"), key=lambda node: (node.index, node.pod)))
     troubles = _distinct(node.trouble for node in nodes if node.trouble and _matters(node, nodes, wanted))
-    notes = (*troubles, *_doubles(nodes), *_coordinator(pods, now))
+    refused = [] if _enough(nodes, wanted) else _refused(warnings)
+    notes = (*refused, *troubles, *_doubles(nodes), *_coordinator(pods, now))
     state, line = _overall(job, nodes, wanted, queue_reason)
     if notes and state in (AppState.RUNNING, AppState.PENDING):
         line = f"{line}; {notes[0]}"
     return Summary(state=state, line=line, notes=notes, nodes=nodes, wanted=wanted, restarts=int(status.get("failed") or 0))
+
+
+def _enough(nodes: Sequence[Node], wanted: int) -> bool:
+    return sum(node.state in (AppState.RUNNING, AppState.PENDING, AppState.SUCCEEDED) for node in nodes) >= wanted
+
+
+def _refused(warnings: Sequence[Json]) -> list[str]:
+    """The newest reason for which the Job controller could not create a pod: a quota, an admission check."""
+    failed = [event for event in warnings if event.get("reason") == "FailedCreate"]
+    failed.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+    return [f"its pods cannot be created: {failed[-1].get('message', '')}"] if failed else []
 
 
 def _matters(node: Node, nodes: Sequence[Node], wanted: int) -> bool:

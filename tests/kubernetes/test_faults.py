@@ -1,0 +1,159 @@
+"""What goes wrong on a cluster, on real nodes with real agents and gloo workers: training goes on, status says why."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.conftest import until
+from tests.kubernetes.machines import Machines, events, reach
+from zephon.launch.status import RunStatus, look
+from zephon.rundir import RunDir
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)]
+
+WORKER = "tests.agent.toy_worker"
+SETTINGS = ["conf=bytes", "trainer.steps=100000", "elastic.drain_s=10", "elastic.heartbeat_s=2"]
+
+
+def toy(machines: Machines, name: str, nodes: int, settings: dict[str, Any], **options: Any) -> RunDir:
+    env = {"ZEPHON_TOY": json.dumps({"steps": 100000, "step_s": 0.05, "save_every": 20, **settings})}
+    spec = machines.spec(name, *SETTINGS, f"nodes={nodes}", worker_env=env, **options)
+    return machines.submit(spec, worker=WORKER)
+
+
+@pytest.fixture(scope="module")
+def run(machines: Machines) -> RunDir:
+    """One long run on three machines, one node on each, which the tests of this file disturb one after the other."""
+    rundir = toy(machines, "faults", 3, {}, topology_spread="require")
+    whole(rundir, "training on three nodes")
+    return rundir
+
+
+def whole(rundir: RunDir, what: str, seconds: float = 120) -> RunStatus:
+    return reach(rundir, what, lambda now: now.world_size == 3 and now.state == "TRAINING", seconds)
+
+
+def steps(machines: Machines, name: str = "faults") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (machines.runs / name / "toy.jsonl").read_text().splitlines()]
+
+
+def lost_steps(machines: Machines, since: float) -> int:
+    """Steps that were trained again after ``since``."""
+    seen = [line["step"] for line in steps(machines) if line["time"] >= since]
+    return len(seen) - len(set(seen))
+
+
+def on_machine(machines: Machines, machine: str) -> dict[str, Any]:
+    return next(pod for pod in machines.pods("faults") if pod["spec"]["nodeName"] == machine)
+
+
+def away_from_coordinator(machines: Machines) -> str:
+    """A machine without the coordinator's pod."""
+    (coordinator,) = machines.pods("faults", "coordinator")
+    return next(name for name in ("node-1", "node-2", "node-3") if name != coordinator["spec"]["nodeName"])
+
+
+def test_the_coordinators_death_disturbs_no_step_and_its_successor_can_resize(machines: Machines, run: RunDir) -> None:
+    before, began = look(run), time.time()
+    (coordinator,) = machines.pods("faults", "coordinator")
+    machines.kubectl("delete", "pod", coordinator["metadata"]["name"], "-n", "faults", "--force")
+
+    def replaced() -> bool:
+        found = [
+            pod for pod in machines.pods("faults", "coordinator") if pod["metadata"]["uid"] != coordinator["metadata"]["uid"]
+        ]
+        return any(c["type"] == "Ready" and c["status"] == "True" for pod in found for c in pod["status"].get("conditions", []))
+
+    until("a new coordinator", replaced, 60)
+    time.sleep(3)
+    after = look(run)
+    assert after.generation == before.generation, "the workers were restarted"
+    assert after.step > before.step
+    assert lost_steps(machines, began) == 0
+    victim = machines.pods("faults")[0]["metadata"]["name"]
+    machines.kubectl("delete", "pod", victim, "-n", "faults", "--wait=false")
+    reach(run, "the new coordinator re-forms", lambda now: now.generation > before.generation)
+    whole(run, "three nodes again")
+    assert lost_steps(machines, began) == 0
+
+
+def test_a_drained_machine_costs_no_step(machines: Machines, run: RunDir) -> None:
+    began, machine = time.time(), away_from_coordinator(machines)
+    generation = look(run).generation
+    machines.kubectl("drain", machine, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
+    reach(run, "the others train on", lambda now: now.world_size == 2 and now.generation > generation)
+    until("told why", lambda: "cannot be placed" in look(run).message, 60)
+    machines.kubectl("uncordon", machine)
+    whole(run, "three nodes again")
+    assert lost_steps(machines, began) == 0
+    assert machines.api.get("Job", "faults", "faults-1")["status"].get("completedIndexes", "") == ""
+
+
+def test_a_cut_cable_shrinks_the_run_and_a_mended_one_grows_it(machines: Machines, run: RunDir) -> None:
+    machine = away_from_coordinator(machines)
+    cable = f"v{machine.removeprefix('node-')}"
+    generation = look(run).generation
+    machines.tool("enter", "control", "ip", "link", "set", cable, "down")
+    try:
+        reach(run, "the others train on", lambda now: now.world_size == 2 and now.generation > generation)
+    finally:
+        machines.tool("enter", "control", "ip", "link", "set", cable, "up")
+    whole(run, "three nodes again", 180)
+    writers_agree(machines)
+
+
+def test_an_old_container_beside_its_replacement_is_no_second_writer(machines: Machines, run: RunDir) -> None:
+    """The kubelet is gone and the pod is deleted by force: its container runs on, and the index gets a second agent."""
+    machine = away_from_coordinator(machines)
+    old = on_machine(machines, machine)
+    machines.tool("daemon-stop", machine, "kubelet")
+    try:
+        machines.kubectl("delete", "pod", old["metadata"]["name"], "-n", "faults", "--force")
+        until("the index has another pod", lambda: old["metadata"]["uid"] not in machines.uids("faults").values(), 60)
+        time.sleep(15)
+    finally:
+        machines.tool("daemon-start", machine, "kubelet")
+    whole(run, "three nodes again", 180)
+    writers_agree(machines)
+
+
+def test_a_machine_without_power_is_survived_and_the_way_to_replace_its_pod_is_told(machines: Machines, run: RunDir) -> None:
+    machine = away_from_coordinator(machines)
+    generation = look(run).generation
+    machines.tool("machine-stop", machine)
+    began = time.time()
+    reach(run, "the others train on", lambda now: now.world_size == 2 and now.generation > generation)
+    assert time.time() - began < 30
+    hint = f"kubectl taint nodes {machine} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    until("the hint", lambda: hint in look(run).message, 120)
+    machines.tool("machine-start", machine)
+    whole(run, "three nodes again", 180)
+    writers_agree(machines)
+
+
+def writers_agree(machines: Machines) -> None:
+    """No step was written by two generations at once: generations follow each other in the file."""
+    order = [line["generation"] for line in steps(machines)]
+    assert order == sorted(order)
+
+
+def test_jobs_that_cannot_work_end_or_say_why(machines: Machines) -> None:
+    """Four hopeless jobs side by side."""
+    contract = toy(machines, "contract", 2, {"exit_at_start": 65})
+    crash = toy(machines, "crash", 2, {"exit_at_start": 3})
+    image = toy(machines, "image", 1, {}, image="kit.test/nosuch:1", image_pull_policy="IfNotPresent")
+    place = toy(machines, "place", 1, {}, node_selector={"pool": "gpu"})
+    told = until("the image", lambda: "the image cannot be pulled" in (now := look(image).message) and now, 60)
+    assert "kit.test/nosuch:1" in told
+    assert "cannot be placed: 0/3 nodes are available" in look(place).message
+    for rundir, cause in ((contract, "65"), (crash, "3")):
+        until(f"{rundir.url} has failed", lambda rundir=rundir: look(rundir).state == "FAILED", 120)
+        (finish,) = [event for event in events(machines.runs, rundir.root.rsplit("/", 1)[-1]) if event["event"] == "finish"]
+        assert f"status {cause}" in finish["cause"]
+        assert "PodFailurePolicy" in look(rundir).message
+    generations = [event for event in events(machines.runs, "crash") if event["event"] == "generation"]
+    assert len(generations) == 1, "a crash before the first step was tried again"
