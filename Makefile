@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint clean venv bench
+.PHONY: demo test lint clean venv bench check-gpu
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -17,6 +17,10 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Under four minutes on one CUDA device; exits 1 where there is none.
+check-gpu: $(STAMP)
+	$(BIN)/python -m zephon.train.check_gpu
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

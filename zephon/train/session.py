@@ -286,6 +286,9 @@ def _build_model(job: Job, world: World) -> tuple[nn.Module, nn.Module]:
     trainer = job.spec.trainer
     with torch.device("meta"):
         module = Decoder(job.spec.model, job.vocab_size, recompute=trainer.activation_checkpointing)
+    if trainer.compile:
+        for block in module.blocks():
+            block.compile()
     if trainer.parallel == "ddp":
         module.to_empty(device=world.device)
         if trainer.reduction == "canonical" or world.seat.size == 1:
