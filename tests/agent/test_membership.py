@@ -38,7 +38,9 @@ class Clock:
     def exited(self, *names: str, status: int = 75, error: dict[str, Any] | None = None) -> list[Any]:
         for name in names:
             number = self.members.generation
-            self.members.exited(name, self.now, generation=number, exits={self.members.members.index(name): status}, error=error)
+            self.members.exited(
+                name, self.now, generation=number, exits={self.members.members.index(name): status}, error=error
+            )
         return self.members.decide(self.now)
 
 

@@ -52,7 +52,10 @@ def test_precedence_is_spec_then_group_then_experiment_then_command_line(tmp_pat
     values = [CheckpointSpec().keep_last]
     write(tmp_path / "checkpoint" / "mine.yaml", "keep_last: 11\n")
     write(tmp_path / "experiments" / "low.yaml", "defaults:\n  - override /checkpoint: mine\n" + MINE)
-    write(tmp_path / "experiments" / "high.yaml", "defaults:\n  - override /checkpoint: mine\ncheckpoint: {keep_last: 12}\n" + MINE)
+    write(
+        tmp_path / "experiments" / "high.yaml",
+        "defaults:\n  - override /checkpoint: mine\ncheckpoint: {keep_last: 12}\n" + MINE,
+    )
     for words in (["conf=low"], ["conf=high"], ["checkpoint.keep_last=13", "conf=high"]):
         values.append(compose(words, config_dir=str(tmp_path)).spec.checkpoint.keep_last)
     assert values == [3, 11, 12, 13]
@@ -63,7 +66,9 @@ def test_a_group_on_the_command_line_beats_the_experiments_choice() -> None:
     assert compose(["tokenizer=bytes", "conf=exp1"]).spec.tokenizer.id == "bytes"
 
 
-def test_any_file_may_be_an_experiment_without_a_header_and_names_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_file_may_be_an_experiment_without_a_header_and_names_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / "my" / "tiny.yaml", "defaults:\n  - override /tokenizer: bytes\n" + MINE)
     monkeypatch.chdir(tmp_path)
     for form in ("./my/tiny.yaml", "my/tiny.yaml", str(tmp_path / "my" / "tiny.yaml")):
@@ -81,7 +86,21 @@ def test_a_config_dir_adds_groups_and_experiments_and_wins_over_the_shipped(tmp_
     assert "mine" in groups_in(str(tmp_path))["data"]
 
 
-PLAIN = ["out/epoch=9-step=80.pt", "a:1,b:1", "me@x.org", "50%", "a#b", "it's", "x{y}", "(a)", "a b", "[x", "back\\slash", "=", "'"]
+PLAIN = [
+    "out/epoch=9-step=80.pt",
+    "a:1,b:1",
+    "me@x.org",
+    "50%",
+    "a#b",
+    "it's",
+    "x{y}",
+    "(a)",
+    "a b",
+    "[x",
+    "back\\slash",
+    "=",
+    "'",
+]
 
 
 @pytest.mark.parametrize("value", PLAIN)
@@ -98,7 +117,9 @@ def test_values_of_free_options_are_taken_plainly(value: str) -> None:
 
 
 def test_free_options_take_numbers_lists_and_mappings() -> None:
-    spec = compose(["conf=exp1", "scheduler.options.cpu=4", "scheduler.options.list=[a,b]", "scheduler.options.env={A: b}"]).spec
+    spec = compose(
+        ["conf=exp1", "scheduler.options.cpu=4", "scheduler.options.list=[a,b]", "scheduler.options.env={A: b}"]
+    ).spec
     assert spec.scheduler.options == {"cpu": 4, "list": ["a", "b"], "env": {"A": "b"}}
 
 
@@ -187,7 +208,9 @@ def test_unresolvable_references_are_refused_before_anything_starts(tmp_path: Pa
 
 def test_references_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZEPHON_TEST_PROJECT", "from-env")
-    path = write(tmp_path / "my.yaml", "global_batch_size: 16\ntrainer: {steps: 3, wandb: '${oc.env:ZEPHON_TEST_PROJECT}-${name}'}\n")
+    path = write(
+        tmp_path / "my.yaml", "global_batch_size: 16\ntrainer: {steps: 3, wandb: '${oc.env:ZEPHON_TEST_PROJECT}-${name}'}\n"
+    )
     assert compose([f"conf={path}", "name=x"]).spec.trainer.wandb == "from-env-x"
 
 

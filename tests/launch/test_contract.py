@@ -54,7 +54,13 @@ def test_a_new_dataset_is_a_change_of_the_mixture(spec: RunSpec) -> None:
 
 
 FREE = ["nodes=4", "trainer.microbatch_size=2", "loader.workers=3", "loader.prefetch_batches=9", "loader.runner=process"]
-FREE += ["checkpoint.every=5", "trainer.log_every=3", "elastic.failure_budget=0", "lanes.allow=uneven", "tokenizer.backend=tokenizers"]
+FREE += [
+    "checkpoint.every=5",
+    "trainer.log_every=3",
+    "elastic.failure_budget=0",
+    "lanes.allow=uneven",
+    "tokenizer.backend=tokenizers",
+]
 
 
 @pytest.mark.parametrize("word", FREE)

@@ -1,7 +1,8 @@
 """The coordinator: agents' connections on one side, the membership state machine on the other.
 
     agent -> {"hello", node, pid, generation}  {"ready", store}  {"beat"}  {"leaving"}  {"exited", generation, exits, error}
-    agent <- {"assign", generation, rank, nodes, store}  {"regroup", generation, reason, drain}  {"release"}  {"finish", status, cause}
+    agent <- {"assign", generation, rank, nodes, store}  {"regroup", generation, reason, drain}
+             {"release"}  {"finish", status, cause}
 
 JSON lines over TCP. A closed connection is a gone node, so that a killed agent is noticed at once; silence for two
 heartbeats is one too. Every decision is written to the run's events. It imports no torch: it starts in a tenth of a

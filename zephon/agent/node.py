@@ -135,7 +135,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         return True
 
 
-class NodeAgent(SimpleElasticAgent):  # type: ignore[misc]
+class NodeAgent(SimpleElasticAgent):
     """Starts, watches and stops this node's workers."""
 
     def __init__(self, config: NodeConfig, link: Link, server: WarmServer, leaving: threading.Event) -> None:

@@ -93,7 +93,11 @@ def parse(argv: Sequence[str]) -> Arguments:
         ConfigError: an unknown verb or flag, or a flag without its value.
     """
     tokens = list(argv)
-    verb, names, words, flags, own = "", [], [], {}, {}
+    verb = ""
+    names: list[str] = []
+    words: list[str] = []
+    flags: dict[str, str] = {}
+    own: dict[str, str] = {}
     while tokens:
         token = tokens.pop(0)
         if token.startswith("-") and len(token) > 1:

@@ -38,7 +38,8 @@ def contract_of(spec: RunSpec, *, parent: Mapping[str, Any] | None = None) -> di
     made = {"version": VERSION, "pinned": spec.fields_of("pinned"), "guarded": spec.fields_of("guarded"), "allowed": []}
     if parent is not None:
         made["parent"] = dict(parent)
-    return json.loads(json.dumps(made))  # type: ignore[no-any-return] - tuples become lists, as they do on disk
+    plain: dict[str, Any] = json.loads(json.dumps(made))  # tuples become lists, as they do on disk
+    return plain
 
 
 def differences(contract: Mapping[str, Any], spec: RunSpec) -> list[Difference]:

@@ -212,7 +212,8 @@ def config_text(composed: Composed, *, sources: bool) -> str:
         f"#   {group.removesuffix('@_global_'):<12} {choice}" for group, choice in sorted(composed.choices.items())
     )
     typed = "\n".join(f"#   {word}" for word in composed.words) or "#   nothing"
-    return f"# precedence, weakest first: spec defaults, groups, experiment, command line\n# groups chosen:\n{chosen}\n# typed:\n{typed}\n{text}"
+    order = "# precedence, weakest first: spec defaults, groups, experiment, command line"
+    return "\n".join([order, "# groups chosen:", chosen, "# typed:", typed, text])
 
 
 def _plain(value: Any) -> Any:

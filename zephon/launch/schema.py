@@ -46,18 +46,19 @@ def _mirrored(hint: Any) -> Any:
 
 
 def _default(field: dataclasses.Field[Any], hint: Any) -> Any:
+    default: Any = field.default
     if field.default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=field.default_factory)
-    if isinstance(field.default, Spec):
-        values = {f.name: getattr(field.default, f.name) for f in dataclasses.fields(field.default)}  # type: ignore[arg-type]
+    if isinstance(default, Spec):
+        values = {f.name: getattr(default, f.name) for f in dataclasses.fields(default)}  # type: ignore[arg-type]
         return dataclasses.field(default_factory=lambda: hint(**{k: _plain(v) for k, v in values.items()}))
     if typing.get_origin(hint) is dict:  # a missing mapping could not take a new key from the command line
         return dataclasses.field(default_factory=dict)
     if field.default is dataclasses.MISSING:
-        return dataclasses.field(default_factory=hint) if dataclasses.is_dataclass(hint) else MISSING
-    if isinstance(field.default, tuple):
-        return dataclasses.field(default_factory=lambda: list(field.default))
-    return field.default
+        return dataclasses.field(default_factory=hint) if isinstance(hint, type) and dataclasses.is_dataclass(hint) else MISSING
+    if isinstance(default, tuple):
+        return dataclasses.field(default_factory=lambda: list(default))
+    return default
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torchx.runner import Runner
@@ -26,7 +27,7 @@ from zephon.launch.lease import Lease
 from zephon.launch.overrides import split, to_tree
 from zephon.launch.schedulers import local
 from zephon.launch.schema import is_group
-from zephon.launch.status import LIVE, RunStatus, absolute, look
+from zephon.launch.status import LIVE, RunStatus, absolute, look, records_dir
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 
@@ -72,7 +73,20 @@ def scheduler_of(spec: RunSpec) -> str:
 
 
 def rundir_of(spec: RunSpec) -> RunDir:
-    return RunDir(absolute(f"{spec.runs.rstrip('/')}/{spec.name}"))
+    """The run directory as the launcher sees it.
+
+    On a cluster, ``runs`` may be a path of the nodes that this machine does not have: then the launcher keeps its record
+    (spec, contract, attempts, handles) in the user's state directory, and the rest is where the nodes write it.
+    """
+    url = f"{spec.runs.rstrip('/')}/{spec.name}"
+    if spec.scheduler.name != "local" and "://" not in url and not Path(spec.runs).is_dir():
+        return RunDir(str(records_dir() / spec.name))
+    return RunDir(absolute(url))
+
+
+def url_of(spec: RunSpec, rundir: RunDir) -> str:
+    """The run directory as the nodes see it."""
+    return rundir.url if spec.scheduler.name == "local" else f"{spec.runs.rstrip('/')}/{spec.name}"
 
 
 def start(
@@ -127,7 +141,7 @@ def start(
 
 def job(spec: RunSpec, rundir: RunDir, attempt: int, worker: str = DEFAULT_WORKER) -> AppDef:
     """The AppDef of an attempt."""
-    return app_def(spec, run=rundir.url, attempt=attempt, worker=worker)
+    return app_def(spec, run=url_of(spec, rundir), attempt=attempt, worker=worker)
 
 
 def dryrun(spec: RunSpec, rundir: RunDir, attempt: int, worker: str = DEFAULT_WORKER) -> AppDryRunInfo[Any, Any]:

@@ -12,9 +12,10 @@ from zephon.agent.coordinator import newest_checkpoint
 from zephon.agent.events import read_events
 from zephon.errors import ConfigError, nearest
 from zephon.launch.control import read_state
+from zephon.launch.schedulers.local import index_dir
 from zephon.rundir import RunDir
 
-LIVE = ("QUEUED", "STARTING", "TRAINING", "DRAINING", "DEGRADED", "STALLED")
+LIVE = ("QUEUED", "STARTING", "TRAINING", "DRAINING", "DEGRADED", "STALLED", "UNKNOWN")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class RunStatus:
     """One look at a run.
 
     Args:
-        state: QUEUED, STARTING, TRAINING, DRAINING, DEGRADED, STALLED, DONE, STOPPED or FAILED.
+        state: QUEUED, STARTING, TRAINING, DRAINING, DEGRADED, STALLED, DONE, STOPPED, FAILED, or UNKNOWN (cannot tell).
         step, steps: optimizer steps done and wanted.
         eta_s: seconds left at the present speed, when it is known.
         checkpoint, checkpoint_age_s: step and age of the newest complete checkpoint.
@@ -192,6 +193,8 @@ def find_run(name: str | None, runs: str) -> RunDir:
     known = run_names(runs)
     if name in known:
         return RunDir(absolute(f"{runs.rstrip('/')}/{name}"))
+    if name is not None and name in run_names(str(records_dir())):
+        return RunDir(str(records_dir() / name))
     if name is None and known:
         newest = max(known, key=lambda each: _started(RunDir(f"{runs.rstrip('/')}/{each}")))
         return RunDir(absolute(f"{runs.rstrip('/')}/{newest}"))
@@ -210,6 +213,11 @@ def run_names(runs: str) -> list[str]:
         return []
     names = [str(path).rstrip("/").rsplit("/", 1)[-1] for path in top.fs.ls(top.root, detail=False)]
     return sorted(name for name in names if top.exists(name, "attempts"))
+
+
+def records_dir() -> Path:
+    """Where the launcher keeps its record of runs whose directory only the nodes can see."""
+    return index_dir().parent / "elsewhere"
 
 
 def absolute(url: str) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from zephon.errors import ConfigError
-from zephon.launch import session
+from zephon.launch import control, session
 from zephon.launch.appdef import DEFAULT_WORKER
 from zephon.launch.arguments import Arguments
 from zephon.launch.compose import Composed, compose
@@ -31,7 +31,7 @@ def run(arguments: Arguments, console: Console) -> int:
         raise ConfigError(
             f"`run` takes key=value words, not {arguments.names[0]!r}",
             follows="it would be ignored",
-            remedy=f"start an experiment with conf={arguments.names[0]}, or go on with a run: zephon resume {arguments.names[0]}",
+            remedy=f"start an experiment: conf={arguments.names[0]}; or go on with a run: zephon resume {arguments.names[0]}",
         )
     composed = compose(arguments.words, config_dir=arguments.flags.get("--config-dir"))
     if arguments.has("--cfg") or arguments.has("--info"):
@@ -227,9 +227,11 @@ def list_runs(arguments: Arguments, console: Console) -> int:
 
 
 def logs(arguments: Arguments, console: Console) -> int:
-    from zephon.launch.logs import show
+    from zephon.launch.logs import show, show_remote
 
-    return show(_find(arguments), arguments, console)
+    rundir = _find(arguments)
+    attempt = rundir.attempts()[-1]
+    return (show if control.scheduler_of_attempt(rundir, attempt) == "local" else show_remote)(rundir, arguments, console)
 
 
 def plan(arguments: Arguments, console: Console) -> int:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
 import json
 import os
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -74,7 +74,7 @@ class LocalScheduler(Scheduler[LocalOpts]):  # type: ignore[misc]
         )
         attempt = int(app.metadata["zephon.attempt"])
         request = LocalRequest(
-            app_id=f"{app.name}-{attempt:04d}-{secrets.token_hex(3)}",
+            app_id=_app_id(app.name, attempt, app.metadata["zephon.run"]),
             run=app.metadata["zephon.run"],
             attempt=attempt,
             nodes=role.num_replicas,
@@ -266,8 +266,11 @@ def index_dir() -> Path:
 def apps() -> list[dict[str, Any]]:
     """All attempts known on this machine, oldest first."""
     directory = index_dir()
-    names = sorted(os.listdir(directory)) if directory.exists() else []
-    entries = [json.loads((directory / name).read_text(encoding="utf-8")) for name in names if name.endswith(".json")]
+    entries = []
+    for name in sorted(os.listdir(directory)) if directory.exists() else []:
+        with contextlib.suppress(FileNotFoundError):  # another process may be pruning
+            if name.endswith(".json"):
+                entries.append(json.loads((directory / name).read_text(encoding="utf-8")))
     return sorted(entries, key=lambda entry: (entry["time"], entry["app_id"]))
 
 
@@ -283,6 +286,11 @@ def unknown_app(app_id: str) -> ConfigError:
     )
 
 
+def _app_id(name: str, attempt: int, run: str) -> str:
+    """Unique on this machine: attempts of a run are numbered, and two runs of one name have different directories."""
+    return f"{name}-{attempt:04d}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
+
+
 def _remember(request: LocalRequest) -> None:
     directory = index_dir()
     directory.mkdir(parents=True, exist_ok=True)
@@ -293,6 +301,9 @@ def _remember(request: LocalRequest) -> None:
         "attempt": request.attempt,
         "time": time.time(),
     }
+    for old in apps():
+        if not RunDir(old["run"]).exists("attempts"):
+            (directory / f"{old['app_id']}.json").unlink(missing_ok=True)
     scratch = directory / f"{request.app_id}.tmp"
     scratch.write_text(json.dumps(entry), encoding="utf-8")
     scratch.replace(directory / f"{request.app_id}.json")
