@@ -330,6 +330,19 @@ class Chain:
         names = [dataset.name for dataset in self._source.datasets]
         return guard_for(self._options.on_error, names, [op.on_error for op in stages], self._options.quarantine_budget)
 
+    def _locate(self, document: tuple[str, str, int]) -> tuple[int, int, int]:
+        """(dataset, shard, row) of an address by name."""
+        name, shard, row = document
+        names = [dataset.name for dataset in self._source.datasets]
+        if name not in names:
+            raise ConfigError(f"{document} names no dataset", follows="nothing would be left out", remedy=nearest(name, names))
+        shards = self._source.datasets[names.index(name)].shards
+        if shard not in shards:
+            raise ConfigError(
+                f"dataset {name!r} has no shard {shard!r}", follows="nothing would be left out", remedy=nearest(shard, shards)
+            )
+        return names.index(name), shards.index(shard), int(row)
+
     def _measure(self) -> Counts:
         estimation = self._source.estimation
         if estimation is None:
@@ -355,6 +368,7 @@ class Chain:
             self.flush_every or 1,
             self._guard(stages),
             self._weights(),
+            [*(op.name for op in stages), *("columns" for _ in lift)],
         )
 
     def _delivery(self) -> Delivery:

@@ -252,3 +252,33 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                     remedy="use states of one checkpoint only",
                 )
     return {**first, "lanes": lanes}
+
+
+def with_skip(state: RankState, steps: range | tuple[int, int] | None, documents: Sequence[tuple[int, int, int]]) -> RankState:
+    """A state with an instruction to pass over steps, or to leave documents out, from here on.
+
+    Args:
+        steps: first and end of the steps whose data is passed over, as the run would number them without this instruction.
+        documents: (dataset, shard, row) of each.
+
+    Raises:
+        StateError: steps that have begun already, or an empty range.
+    """
+    jump: tuple[tuple[int, int], ...] = ()
+    if steps is not None:
+        first, end = (steps.start, steps.stop) if isinstance(steps, range) else steps
+        begun = state.step + (state.microbatch > 0)
+        if first < begun or end <= first:
+            raise StateError(
+                f"skip(steps={first} to {end}) in a run that is at step {begun}",
+                follows="an instruction can only change what has not been delivered",
+                remedy=f"use steps from {begun} on, or restore an earlier checkpoint first",
+            )
+        jump = ((first, end - first),)
+    lanes = {}
+    for lane, cursor in state.lanes.items():
+        skips = cursor.skips
+        if documents:
+            skips = (*skips, Skip(cursor.position, cursor.delivered, tuple(sorted(documents))))
+        lanes[lane] = dataclasses.replace(cursor, skips=skips, jumps=tuple(sorted(cursor.jumps + jump)))
+    return RankState(state.step, state.microbatch, lanes)

@@ -108,9 +108,9 @@ PIPELINES: dict[str, Build] = {
     "wrap, block shuffle": lambda p: text(p).pack_flat(24, algorithm="wrap").shuffle(5, seed=1, algorithm="block"),
     "wrap, warm-up shuffle": lambda p: text(p).pack_flat(24, algorithm="wrap").shuffle(8, seed=1, algorithm="block_warmup"),
     "wrap by dataset": lambda p: text(p).pack_flat(24, algorithm="wrap", homogeneity="full"),
-    "wrap by group, shuffle": lambda p: text(p)
-    .pack_flat(24, algorithm="wrap", homogeneity="group", groups={"x": ["a", "c"], "y": ["b"]})
-    .shuffle(4),
+    "wrap by group, shuffle": lambda p: (
+        text(p).pack_flat(24, algorithm="wrap", homogeneity="group", groups={"x": ["a", "c"], "y": ["b"]}).shuffle(4)
+    ),
     "first_fit": lambda p: text(p, max_length=24, truncation=True).pack_flat(24),
     "first_fit, few bins, limits": lambda p: text(p).pack_flat(
         32, num_bins=3, max_sequences_per_bin=2, min_sequence_length=5, drop_oversized=True
@@ -122,37 +122,38 @@ PIPELINES: dict[str, Build] = {
     "shuffled, tokenized in the lane, wrap by dataset": lambda p: text(p.shuffle(7)).pack_flat(
         24, algorithm="wrap", homogeneity="full"
     ),
-    "mixture ensured, then wrap and shuffle": lambda p: text(p)
-    .ensure_mixture(max_buffer_size=9)
-    .pack_flat(24, algorithm="wrap")
-    .shuffle(4),
+    "mixture ensured, then wrap and shuffle": lambda p: (
+        text(p).ensure_mixture(max_buffer_size=9).pack_flat(24, algorithm="wrap").shuffle(4)
+    ),
     "rows with mixture ensured": lambda p: text(p).pack_flat(24, algorithm="wrap", homogeneity="full").ensure_mixture(),
-    "mixture ensured by leaving out": lambda p: text(p).ensure_mixture(max_buffer_size=None, weight_by="samples").pack_flat(
-        24, algorithm="wrap"
+    "mixture ensured by leaving out": lambda p: (
+        text(p).ensure_mixture(max_buffer_size=None, weight_by="samples").pack_flat(24, algorithm="wrap")
     ),
     "filtered": lambda p: text(p.map_transform(odd_only)).pack_flat(24, algorithm="wrap").shuffle(4),
-    "bytes decoded and split": lambda p: p.decode_text(["raw"], lowercase=True)
-    .tokenize(tokenizer_id="bytes", field="raw", split_long_samples=True, max_length=10)
-    .pack_flat(20, algorithm="best_fit"),
+    "bytes decoded and split": lambda p: (
+        p.decode_text(["raw"], lowercase=True)
+        .tokenize(tokenizer_id="bytes", field="raw", split_long_samples=True, max_length=10)
+        .pack_flat(20, algorithm="best_fit")
+    ),
     "chat by tags, wrap": lambda p: chat(p).pack_flat(24, algorithm="wrap"),
-    "chat by difference, best_fit": lambda p: chat(p, span_source="prefix_difference", loss_scope="last_span")
-    .pack_flat(64, algorithm="best_fit")
-    .shuffle(4),
+    "chat by difference, best_fit": lambda p: (
+        chat(p, span_source="prefix_difference", loss_scope="last_span").pack_flat(64, algorithm="best_fit").shuffle(4)
+    ),
     "stored tokens with weights": lambda p: p.pack_flat(24, algorithm="wrap"),
-    "pairs, then wrap": lambda p: text(
-        p.stateful_transform("pairs", init_state=nothing, push=pairs, flush=keep_all)
-    ).pack_flat(24, algorithm="wrap"),
-    "rows in pairs": lambda p: text(p)
-    .pack_flat(24, algorithm="wrap")
-    .stateful_transform("pairs", init_state=nothing, push=pairs, flush=keep_all),
+    "pairs, then wrap": lambda p: text(p.stateful_transform("pairs", init_state=nothing, push=pairs, flush=keep_all)).pack_flat(
+        24, algorithm="wrap"
+    ),
+    "rows in pairs": lambda p: (
+        text(p).pack_flat(24, algorithm="wrap").stateful_transform("pairs", init_state=nothing, push=pairs, flush=keep_all)
+    ),
     "sequences by length of text": lambda p: p.pack_sequences(60, length_fn=length_of).shuffle(3),
     "sequences of tokens, split": lambda p: text(p).pack_sequences(30, algorithm="best_fit_wrap", num_bins=4),
     "documents": lambda p: p.shuffle(9, seed=4),
     "padded documents": lambda p: text(p, padding=True, truncation=True, max_length=16).shuffle(9),
     "rows mapped": lambda p: text(p).pack_flat(24, algorithm="wrap").shuffle(4).map_transform(mark_rows),
-    "quarantine": lambda p: text(p.map_transform(fails_at_sevens, on_error="quarantine"))
-    .pack_flat(24, algorithm="wrap")
-    .shuffle(4),
+    "quarantine": lambda p: (
+        text(p.map_transform(fails_at_sevens, on_error="quarantine")).pack_flat(24, algorithm="wrap").shuffle(4)
+    ),
     "prefetched": lambda p: text(p.prefetch(3)).pack_flat(24, algorithm="wrap"),
 }
 
