@@ -8,7 +8,7 @@ from typing import Any
 
 from zephon.errors import ConfigError, nearest
 
-RUNNERS = ("threads", "inline")
+RUNNERS = ("threads", "process", "inline")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,8 @@ class Options:
     runner: str = "threads"
     max_workers: int | None = None
     deterministic: bool = True
-    prefetch_batches: int = 4
+    isolated: bool = False
+    prefetch_batches: int = 8
     prefetch_bytes: int = 256 << 20
     flush_every_k_chunks: int | None = None
     io_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -9,16 +9,18 @@ state = pipeline.checkpoint()              # after the last batch received, what
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from zephon.batch import SampleBatch
 from zephon.chain import Chain
-from zephon.engine.lane import Lane
-from zephon.engine.readahead import ReadAhead
-from zephon.engine.workers import Runner, make_runner
+from zephon.engine.isolated import Isolated
+from zephon.engine.meters import Meters
+from zephon.engine.running import Engine, Running, Settings
 from zephon.errors import StateError
-from zephon.state import VERSION, Cursor, RankState, canonical, fingerprint_of, merge_states, refuse_other_stream
+from zephon.state import VERSION, Cursor, RankState, canonical, fingerprint_of, merge_states, refuse_other_stream, with_skip
+from zephon.validation import Report, explain, validate
 from zephon.work import WorkSource
 
 
@@ -28,14 +30,15 @@ class Pipeline(Chain):
     def __init__(self, source: WorkSource) -> None:
         super().__init__(source)
         self._state: RankState | None = None
-        self._iterator: _Running | None = None
+        self._meters = Meters(tuple(dataset.name for dataset in source.datasets))
+        self._iterator: _Iterator | None = None
 
     # ---- running
 
     def __iter__(self) -> Iterator[SampleBatch]:
         """Batches from the current state on. One iterator at a time: a new one ends the one before."""
         self.close()
-        self._iterator = _Running(self)
+        self._iterator = _Iterator(self)
         return self._iterator
 
     def steps(self) -> Iterator[Iterator[SampleBatch]]:
@@ -46,6 +49,22 @@ class Pipeline(Chain):
             yield rest
             for _ in rest:  # what the loop left of the step is passed over, so that the next one is whole
                 pass
+
+    def metrics_snapshot(self) -> dict[str, Any]:
+        """What has been read, delivered and waited for since this pipeline was made, as plain values.
+
+        ``tokens``, ``documents`` and ``bytes`` by dataset; ``padding`` in tokens; ``left_out`` by reason; ``waiting`` and
+        ``working`` in seconds by stage; ``bottleneck``, one line that says who waits for whom.
+        """
+        return self._meters.snapshot()
+
+    def validate(self, *, strict: bool = False) -> Report:
+        """Checks configuration and a sample of each dataset; strictly, that every op gives the same result twice."""
+        return validate(self, strict=strict)
+
+    def explain(self) -> str:
+        """The plan and the execution graph as text, with limits in bytes and the price of the division."""
+        return explain(self)
 
     def close(self) -> None:
         """Ends the running iterator and its threads, if there is one."""
@@ -79,6 +98,27 @@ class Pipeline(Chain):
         """
         merged = dict(state) if isinstance(state, Mapping) else merge_states(state)
         self._restore(merged)
+        return self
+
+    def skip(
+        self, *, steps: range | tuple[int, int] | None = None, documents: Iterable[tuple[str, str, int]] = ()
+    ) -> Self:
+        """Passes over the data of a range of steps, or leaves documents out, from the current state on.
+
+        The instruction is part of the state: it changes only what has not been delivered, and every later resume follows
+        it. All ranks must be given the same one. A step range is exact. A document is left out of every chunk that a lane
+        has not taken up yet; one that already waits in a buffer of the current flush interval is still delivered.
+
+        Args:
+            steps: first and end of the steps, as the run would number them without this instruction.
+            documents: addresses, (dataset, shard, row); `zephon.types.Address` is one.
+
+        Raises:
+            StateError: steps that have begun already.
+            ConfigError: an address whose dataset or shard does not exist.
+        """
+        self.close()
+        self._state = with_skip(self._current(), steps, [self._locate(document) for document in documents])
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -132,44 +172,34 @@ class Pipeline(Chain):
             self._state = RankState(0, 0, {lane: Cursor() for lane in own})
         return self._state
 
-    def _window(self, runner: Runner, own: int) -> int:
-        """Chunks ahead of each lane: enough to keep all workers busy, few enough to stay within ``prefetch_bytes``."""
-        wanted = max(2, self.flush_every, -(-2 * runner.workers // own))
-        chunk = getattr(self._source, "chunk_bytes", 1 << 18)
-        # A quarter to a half token a byte, four bytes a token: what is ready is about as large as the text it came from.
-        return max(1, min(wanted, self._options.prefetch_bytes // (2 * chunk * own))) if runner.workers else 1
+    def _engine(self) -> Engine:
+        options = self._options
+        settings = Settings(
+            runner=options.runner,
+            workers=options.max_workers,
+            prefetch_batches=options.prefetch_batches,
+            prefetch_bytes=options.prefetch_bytes,
+            chunk_bytes=getattr(self._source, "chunk_bytes", 1 << 18),
+        )
+        return Engine(self._program(), self._delivery(), self._current(), settings)
 
 
-class _Running(Iterator[SampleBatch]):
-    """The iterator of a pipeline: owns the threads, and moves the pipeline's state with each batch it hands over."""
+class _Iterator(Iterator[SampleBatch]):
+    """The iterator of a pipeline: moves the pipeline's state with each batch it hands over."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        program, delivery, state = pipeline._program(), pipeline._delivery(), pipeline._current()
-        options = pipeline._options
-        self._runner = make_runner(options.runner, options.max_workers)
-        window = pipeline._window(self._runner, len(state.lanes))
-        lanes = {n: Lane(n, program, self._runner, cursor, window) for n, cursor in state.lanes.items()}
-        self._ahead: ReadAhead[SampleBatch] | None = None
-        if options.prefetch_batches and not isinstance(self._runner.workers, bool) and self._runner.workers:
-            self._ahead = ReadAhead(lambda: delivery.batches(lanes, state), options.prefetch_batches)
-            self._batches: Iterator[SampleBatch] = self._ahead
-        else:
-            self._batches = delivery.batches(lanes, state)
+        pipeline._meters.began = time.perf_counter()
+        start = Isolated if pipeline._options.isolated else Running
+        self._running = start(pipeline._engine(), pipeline._meters)
 
     def __next__(self) -> SampleBatch:
-        try:
-            batch = next(self._batches)
-        except BaseException:
-            self.close()
-            raise
+        batch = next(self._running)
         self._pipeline._state = batch.state
         return batch
 
     def close(self) -> None:
-        if self._ahead is not None:
-            self._ahead.close()
-        self._runner.close()
+        self._running.close()
 
 
 def _step(first: SampleBatch, batches: Iterator[SampleBatch]) -> Iterator[SampleBatch]:

@@ -12,7 +12,10 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from zephon.engine.program import Program
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -63,6 +66,7 @@ class _Queue:
         self.jobs: collections.deque[_Job] = collections.deque()
         self.changed = threading.Condition()
         self.closed = False
+        self.owner = os.getpid()
 
     def run(self) -> None:
         while True:
@@ -106,6 +110,8 @@ class ThreadRunner:
 
 
 def _end(queue: _Queue, threads: list[threading.Thread]) -> None:
+    if os.getpid() != queue.owner:
+        return  # a fork's copy: its lock may be held for ever, and the threads stayed with the parent
     with queue.changed:
         queue.closed = True
         queue.jobs.clear()
@@ -121,9 +127,13 @@ def default_workers() -> int:
     return min(8, len(affinity(0)) if affinity else os.cpu_count() or 1)
 
 
-def make_runner(kind: str, workers: int | None) -> Runner:
-    """``threads`` or ``inline``; no workers is inline too."""
+def make_runner(kind: str, workers: int | None, program: Program) -> Runner:
+    """``threads``, ``process`` or ``inline``; no workers is inline too."""
     count = default_workers() if workers is None else workers
     if kind == "inline" or count == 0:
         return InlineRunner()
+    if kind == "process":
+        from zephon.engine.processes import ProcessRunner
+
+        return ProcessRunner(count, program)
     return ThreadRunner(count)

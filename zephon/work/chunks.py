@@ -10,6 +10,7 @@ lies. So small shards share a chunk, large ones have many, and any chunk is foun
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,17 @@ class ChunkOrder:
         self._shuffle_chunks = shuffle_chunks
         self._shuffle_documents = shuffle_documents
         self._reshuffle = reshuffle
+        self._remember()
+
+    def _remember(self) -> None:
         self._order = functools.lru_cache(maxsize=4)(self._pass_order)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_order"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._remember()
 
     def chunk(self, n: int) -> Chunk:
         """Visit n, counted over all passes."""

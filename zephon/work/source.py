@@ -188,7 +188,17 @@ class StaticMixturePlan:
         self._orders = orders
         self._key = key
         self._segments = _segments(orders, frequencies, policy, passes, max_repeats)
+        self._remember()
+
+    def _remember(self) -> None:
         self._deal = functools.lru_cache(maxsize=64)(self._deal_block)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_deal"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._remember()
 
     @property
     def total(self) -> int | None:

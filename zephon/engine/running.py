@@ -1,0 +1,103 @@
+"""A running engine: a rank's lanes on workers, delivered a bounded number of batches ahead of whoever takes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+
+from zephon.batch import SampleBatch
+from zephon.engine.delivery import Delivery
+from zephon.engine.lane import Lane
+from zephon.engine.meters import Meters
+from zephon.engine.program import Program
+from zephon.engine.readahead import ReadAhead
+from zephon.engine.workers import Runner, make_runner
+from zephon.state import RankState
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Performance settings of an engine; see `zephon.options.Options`. ``chunk_bytes`` is the source's."""
+
+    runner: str
+    workers: int | None
+    prefetch_batches: int
+    prefetch_bytes: int
+    chunk_bytes: int
+
+    def window(self, program: Program, workers: int, lanes: int) -> int:
+        """Chunks ahead of each lane: enough to keep all workers busy, few enough to stay within ``prefetch_bytes``."""
+        if not workers:
+            return 1
+        wanted = max(2, program.flush_every, -(-2 * workers // lanes))
+        # A quarter to a half token a byte, four bytes a token: what is ready is about as large as the text it came from.
+        return max(1, min(wanted, self.prefetch_bytes // (2 * self.chunk_bytes * lanes)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Engine:
+    """What runs: a program and its delivery from a state on. Plain data until `start`."""
+
+    program: Program
+    delivery: Delivery
+    state: RankState
+    settings: Settings
+
+    def start(self, meters: Meters) -> Running:
+        return Running(self, meters)
+
+
+class Running(Iterator[SampleBatch]):
+    """Owns the workers and the delivery thread; both end with `close`, at the end of the data, and with an error."""
+
+    def __init__(self, engine: Engine, meters: Meters) -> None:
+        self._owner = os.getpid()
+        self._meters = meters
+        settings, state = engine.settings, engine.state
+        runner = self._runner = make_runner(settings.runner, settings.workers, engine.program)
+        try:
+            window = settings.window(engine.program, runner.workers, len(state.lanes))
+            lanes = {n: Lane(n, engine.program, runner, cursor, window, meters) for n, cursor in state.lanes.items()}
+        except BaseException:
+            runner.close()
+            raise
+        self._ahead: ReadAhead[SampleBatch] | None = None
+        if settings.prefetch_batches and runner.workers:
+            self._ahead = ReadAhead(
+                lambda: engine.delivery.batches(lanes, state),
+                settings.prefetch_batches,
+                most=settings.prefetch_bytes // 4,
+                size=size_of,
+                waited=meters.waiting,
+            )
+            self._batches: Iterator[SampleBatch] = self._ahead
+        else:
+            self._batches = engine.delivery.batches(lanes, state)
+
+    def __next__(self) -> SampleBatch:
+        begun = time.perf_counter()
+        try:
+            batch = next(self._batches)
+        except BaseException:
+            self.close()
+            raise
+        self._meters.batch(batch, time.perf_counter() - begun)
+        return batch
+
+    def close(self) -> None:
+        if os.getpid() != self._owner:
+            return  # a fork's copy: the threads and processes stayed with the parent
+        if self._ahead is not None:
+            self._ahead.close()
+        self._runner.close()
+
+    @property
+    def runner(self) -> Runner:
+        return self._runner
+
+
+def size_of(batch: SampleBatch) -> int:
+    """Bytes of a batch's arrays."""
+    return sum(getattr(column, "nbytes", 0) for column in batch.fields.values())
