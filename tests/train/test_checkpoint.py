@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.train.ranks import Meet, on_ranks
+from tests.train.ranks import Meet, Ranks, on_ranks
 from tests.train.synthetic import spec
 from tests.train.training import job, some_steps, state_hash
 from zephon.errors import SaveFailed, StateError
@@ -193,3 +197,81 @@ def test_the_marker_lists_every_file_with_its_size(saved):
     on_disk = {path.name: path.stat().st_size for path in step_folder(saved[0], 2).iterdir() if path.name != checkpoint.MARK}
     assert {name: one["size"] for name, one in mark["files"].items()} == on_disk
     assert set(on_disk) == {".metadata", "meta.json", "__0_0.distcp"}
+
+
+def slow_save(meet: Meet, rank: int, some: RunSpec, folder: str) -> None:
+    """Saves step 1; then step 2 in the background with a writer that takes its time, until killed."""
+    session = build(job(some, folder), meet())
+    some_steps(session, 1)
+    session.save()
+    session.saver.wait()
+    some_steps(session, 1)
+    write = checkpoint._own_files
+
+    def slowly(*args: Any) -> Any:
+        Path(folder, "saving").touch()
+        time.sleep(60)
+        return write(*args)
+
+    checkpoint._own_files = slowly
+    session.save()
+    time.sleep(60)
+
+
+def test_a_kill_in_a_background_save_leaves_the_checkpoint_before_even_when_one_is_kept(tmp_path):
+    some = spec(checkpoint__background=True, checkpoint__keep_last=1)
+    with Ranks(slow_save, 2, some, str(tmp_path)) as ranks:
+        until = time.monotonic() + 60
+        while not (tmp_path / "saving").exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        ranks.kill(0)
+        ranks.kill(1)
+    assert checkpoint.steps_on_disk(RunDir(str(tmp_path))) == [1, 2]
+    found = on_ranks(load_and_train, 1, some, str(tmp_path), 1)
+    assert found[0]["step"] == 1
+    assert found[0]["told"][0] == "checkpoint step-00000002 was never completed: skipped"
+
+
+def many_saves(meet: Meet, rank: int, some: RunSpec, folder: str, count: int) -> list[int]:
+    """Resident bytes after each of many saves in the background."""
+    session = build(job(some, folder), meet())
+    found = []
+    for _ in range(count):
+        some_steps(session, 1)
+        session.save()
+        session.saver.wait()
+        found.append(psutil.Process().memory_info().rss)
+    session.close()
+    return found
+
+
+def test_memory_stays_flat_over_background_saves(tmp_path):
+    wide = spec(model__dim=256, model__layers=4, checkpoint__background=True, checkpoint__keep_last=1, trainer__steps=20)
+    (found,) = on_ranks(many_saves, 1, wide, str(tmp_path), 20)
+    assert found[-1] < 1.05 * found[4]
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_a_disk_that_is_full_is_reported_on_every_rank_and_the_checkpoint_before_is_used(tmp_path, background):
+    some = spec(checkpoint__background=background)
+    on_ranks(train_and_save, 2, some, str(tmp_path), [1])
+    found = on_ranks(save_with_little_room, 2, some, str(tmp_path), timeout=30)
+    assert all("could not be written" in text and "File too large" in text for text in found)
+    (again,) = on_ranks(load_and_train, 1, some, str(tmp_path), 1)
+    assert again["step"] == 1
+
+
+def save_with_little_room(meet: Meet, rank: int, some: RunSpec, folder: str) -> str:
+    """The kernel refuses rank 1 files of more than 20 kB."""
+    session = build(job(some, folder), meet())
+    some_steps(session, 1)
+    if rank == 1:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+    try:
+        session.save()
+        session.settle()
+        return "saved"
+    except SaveFailed as error:
+        return str(error)

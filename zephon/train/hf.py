@@ -11,21 +11,21 @@ Both sides rotate the same halves of each head, so matrices are copied as they a
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch import Tensor, nn
+from torch import nn
 
 from zephon.errors import ConfigError, StateError
 from zephon.rundir import RunDir
 from zephon.spec import ModelSpec, RunSpec
 from zephon.train import checkpoint
 from zephon.train.distributed import Seat, join
-from zephon.train.model import Decoder, assign, hidden_dim
+from zephon.train.model import assign, hidden_dim
 
 _PARTS = (
     ("attention.query.", "self_attn.q_proj."),
@@ -145,8 +145,14 @@ def _unusable(folder: str, why: str) -> ConfigError:
     )
 
 
-def decoder_of(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> Decoder:
-    """A whole model with the given weights, by our names; for inspection and tests."""
-    model = Decoder(spec, len(tensors["embed.weight"]))
-    model.load_state_dict(dict(tensors))
-    return model
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m zephon.train.hf", description="Writes a run's weights for Hugging Face.")
+    parser.add_argument("--run", required=True, metavar="URL", help="the run directory")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where to write")
+    parser.add_argument("--step", type=int, help="which checkpoint; the newest by default")
+    chosen = parser.parse_args()
+    print(export(RunDir(chosen.run), chosen.out, step=chosen.step))
+
+
+if __name__ == "__main__":
+    main()
