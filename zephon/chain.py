@@ -262,7 +262,7 @@ class Chain:
 
     def describe(self) -> dict[str, Any]:
         """All that defines the stream, as plain values; what the fingerprint is made from."""
-        world = self.world
+        world, _ = self.world, self._split()  # also checks the order of the ops
         described: dict[str, Any] = json.loads(
             canonical(
                 {
