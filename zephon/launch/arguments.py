@@ -19,7 +19,7 @@ VERBS = {
     "doctor": "check this machine, the data and the scheduler",
     "verify": "compare ledgers: was every global batch the same?",
 }
-_FLAGS = {
+FLAGS = {
     "--help": False,
     "-h": False,
     "--detach": False,
@@ -39,6 +39,8 @@ _FLAGS = {
     "--limit": True,
     "--fail-fast": False,
     "--worker": True,
+    "--completion": True,
+    "--complete": True,
 }
 _SAME = {"-h": "--help", "-d": "--detach", "-m": "--multirun", "-f": "--follow"}
 _OWN_WORDS = ("allow", "fork", "detach")
@@ -127,17 +129,17 @@ def _verb(token: str) -> str:
 
 
 def _flag(name: str) -> str:
-    if name not in _FLAGS:
+    if name not in FLAGS:
         raise ConfigError(
             f"{name} is not a flag",
             follows="it would have no effect",
-            remedy=nearest(name, [f for f in _FLAGS if f.startswith("--")]),
+            remedy=nearest(name, [f for f in FLAGS if f.startswith("--")]),
         )
     return _SAME.get(name, name)
 
 
 def _flag_value(name: str, equals: str, value: str, tokens: list[str]) -> str:
-    if not _FLAGS[name]:
+    if not FLAGS[name]:
         if equals:
             raise ConfigError(f"{name} takes no value", follows=f"{value!r} would be ignored", remedy=f"write {name} alone")
         return ""

@@ -30,6 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.has("--help"):
             console.print(help_text(arguments.flags.get("--config-dir")), markup=False, highlight=False)
             return 0
+        if arguments.has("--complete") or arguments.has("--completion"):
+            from zephon.launch import completion
+
+            line, shell = arguments.flags.get("--complete"), arguments.flags.get("--completion", "")
+            print(completion.script(shell) if line is None else "\n".join(completion.candidates(line)))
+            return 0
         if arguments.has("--version"):
             from zephon.launch.environment import version_line
 

@@ -27,6 +27,7 @@ flags
       --json             status, list and plan as JSON
   -f, --follow           logs: until the run ends;  --rank N,  --level warning
       --no-wait          stop and rescale: return at once
+      --completion SHELL prints what to eval for completion in bash or zsh
 
 words of the launcher itself
   runs=DIR               where run directories are (default: runs)

@@ -129,6 +129,21 @@ def _names(spec: type[Spec], prefix: str) -> list[str]:
     return names
 
 
+def choices_of(dotted: str) -> list[str]:
+    """The words a field accepts, where it names them; booleans are ``true`` and ``false``."""
+    where: Any = RunSpec
+    found: dataclasses.Field[Any] | None = None
+    for part in dotted.split("."):
+        where = _inner(where)
+        fields = {f.name: f for f in dataclasses.fields(where)} if _is_spec(where) else {}
+        if part not in fields:
+            return []
+        found, where = fields[part], typing.get_type_hints(where)[part]
+    if _inner(where) is bool:
+        return ["false", "true"]
+    return [str(choice) for choice in (found.metadata.get("choices") or ())] if found is not None else []
+
+
 def is_group(dotted: str) -> bool:
     """Whether a mapping of fields stands at this name."""
     return _is_spec(_inner(kind_at(dotted)))

@@ -1,0 +1,164 @@
+"""The command line without starting anything: help, plan, refusals, exit statuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from zephon.launch.arguments import VERBS, parse
+from zephon.launch.cli import main
+from zephon.launch.completion import candidates
+from zephon.launch.plan import estimate, node_counts
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def test_help_shows_groups_verbs_and_three_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(verb in text for verb in VERBS)
+    assert "conf          bytes, exp1" in text.replace("conf         ", "conf          ")
+    assert all(example in text for example in ("zephon conf=exp1 nodes=4", "zephon rescale exp1", "zephon resume exp1"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["statsu"], "did you mean 'status'?"),
+        (["--detatch"], "did you mean '--detach'?"),
+        (["--limit"], "needs a value"),
+        (["--detach=yes"], "takes no value"),
+        (["run", "exp1"], "conf=exp1"),
+        (["status", "a", "b"], "one run"),
+        (["status", "none"], "no run 'none'"),
+        (["stop"], "no run"),
+        (["rescale"], "no run"),
+        (["verify", "a", "b", "c"], "one or two runs"),
+        (["conf=exp1", "conf=bytes"], "2 times"),
+        (["conf=exp1", "scheduler.name=slurm"], "scheduler.name='slurm'"),
+        (["conf=exp1", "fork=x"], "no complete checkpoint"),
+        (["conf=exp1", "-m", "data.seed=1,1"], "are the same experiment"),
+        (["conf=exp1", "-m", "data.seed=1,x"], "data.seed"),
+        (["conf=exp1", "-m", "--limit", "0"], "--limit"),
+        (["--completion", "fish"], "no such shell"),
+    ],
+)
+def test_a_bad_command_is_refused_with_65_and_three_parts(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 65
+    text = capsys.readouterr().err
+    assert said in text
+    assert "otherwise:" in text
+    assert "to do:" in text
+
+
+def test_a_refused_command_leaves_nothing_behind(tmp_path: Path) -> None:
+    for argv in (["conf=exp1", "nodes=3"], ["conf=nope"], ["plan", "conf=exp1"], ["doctor", "conf=exp1"], ["list"]):
+        main(argv)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_plan_prints_the_object_that_a_submit_sends_and_the_table_of_node_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "conf=exp1", "nodes=4"]) == 0
+    text = capsys.readouterr().out
+    assert '"app_id": "exp1-0001-' in text
+    assert "a new run: nothing is promised yet" in text
+    assert "with lanes.allow=uneven" in text
+    assert "asked for" in text
+
+
+def test_plan_twice_prints_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["plan", "conf=exp1"], ["plan", "conf=exp1", "--json"]):
+        texts = []
+        for _ in range(2):
+            main(argv)
+            texts.append(capsys.readouterr().out)
+        assert texts[0] == texts[1]
+
+
+def test_plan_for_a_cluster_needs_no_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "conf=exp1", "nodes=4", "scheduler=kubernetes", "scheduler.options.kubeconfig=/nowhere"]) == 0
+    assert "kind: Job" in capsys.readouterr().out
+
+
+def test_the_table_of_node_counts_says_whole_shared_uneven_and_impossible() -> None:
+    from zephon.launch.compose import compose
+
+    spec = compose(["conf=exp1", "elastic.nodes_max=18", "lanes.count=8", "trainer.microbatch_size=4"]).spec
+    rows = {row.nodes: row for row in node_counts(spec)}
+    assert {n for n, row in rows.items() if row.fits} == {1, 2, 4, 8}
+    assert {n: rows[n].kind for n in (1, 3, 8, 16, 17)} == {1: "whole", 3: "uneven", 8: "whole", 16: "shared", 17: "impossible"}
+    assert [rows[n].microbatches for n in (1, 2, 8)] == [8, 4, 1]
+    assert rows[2].efficiency == 1.0
+    assert rows[3].efficiency is not None
+    assert 0.8 < rows[3].efficiency < 1.0
+
+
+def test_the_estimate_counts_the_parameters_of_the_real_model() -> None:
+    from zephon.launch.compose import compose
+    from zephon.train.model import Decoder
+
+    spec = compose(["conf=bytes"]).spec
+    model = Decoder(spec.model, vocab_size=258) if callable(Decoder) else None
+    assert model is not None
+    count = sum(parameter.numel() for parameter in model.parameters())
+    guess = estimate(spec).parameters
+    assert guess is not None
+    assert abs(guess - count) / count < 0.05
+
+
+def test_cfg_job_prints_the_experiment_as_yaml_that_composes_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conf=exp1", "nodes=2", "--cfg", "job"]) == 0
+    text = capsys.readouterr().out
+    Path("again.yaml").write_text(text)
+    assert main(["conf=./again.yaml", "--cfg", "job"]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_info_says_where_values_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conf=exp1", "tokenizer=bytes", "--info"]) == 0
+    text = capsys.readouterr().out
+    assert "#   tokenizer    bytes" in text
+    assert "#   conf=exp1" in text
+
+
+def test_list_as_json_of_nothing_is_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_doctor_finds_what_is_wrong_with_an_experiment_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "conf=bytes", "data.datasets.web.path=/nowhere"]) == 2
+    text = capsys.readouterr().out
+    assert "dataset web" in text
+    assert "/nowhere" in text
+    assert main(["doctor", "conf=bytes"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("zephon conf=e", ["conf=exp1"]),
+        ("zephon st", ["status", "stop"]),
+        ("zephon run tokenizer=g", ["tokenizer=gpt2"]),
+        ("zephon conf=exp1 lanes.al", ["lanes.allow="]),
+        ("zephon lanes.allow=", ["lanes.allow=shared", "lanes.allow=uneven", "lanes.allow=whole"]),
+        ("zephon trainer.compile=", ["trainer.compile=false", "trainer.compile=true"]),
+        ("zephon --det", ["--detach"]),
+        ("zephon 'open", []),
+    ],
+)
+def test_completion_knows_verbs_groups_fields_and_choices(line: str, found: list[str]) -> None:
+    assert candidates(line) == found
+
+
+def test_the_launchers_own_words_are_kept_apart_from_the_experiments() -> None:
+    arguments = parse(["run", "conf=a", "allow=[model,optimizer.lr]", "fork=b", "detach=true", "x.y=1"])
+    assert arguments.words == ("conf=a", "x.y=1")
+    assert arguments.allow == ["model", "optimizer.lr"]
+    assert (arguments.fork, arguments.detach) == ("b", True)
