@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from zephon.launch.schedulers.k8s.client import Cluster
-from zephon.launch.schedulers.k8s.errors import ClusterError, Forbidden
+from zephon.launch.schedulers.k8s.errors import ClusterError, Conflict, Forbidden
+from zephon.launch.schedulers.kubernetes import KubernetesScheduler
 
 Answer = tuple[int, dict[str, Any]] | None  # None: the connection is cut
 
@@ -141,3 +142,31 @@ def test_no_token_is_ever_part_of_an_error(tmp_path: Path) -> None:
             cluster.find("Job", "n")
         cluster.close()
     assert "hunter2" not in str(error.value)
+
+
+def test_a_create_whose_answer_was_lost_is_found_again_and_a_strangers_job_is_not_taken(tmp_path: Path) -> None:
+    """The first POST is stored, but the connection breaks before the answer."""
+    stored: dict[str, dict[str, Any]] = {}
+    lose = ["answer"]
+
+    def answer(method: str, path: str, given: str) -> Answer:
+        name = path.split("?")[0].rsplit("/", 1)[-1]
+        if method == "GET":
+            return (200, stored[name]) if name in stored else (404, {"message": "not found"})
+        if "j" in stored:
+            return 409, {"message": 'jobs.batch "j" already exists'}
+        stored["j"] = {"kind": "Job", "metadata": {"name": "j", "annotations": {"zephon/submission": "mine"}}}
+        return None if lose.pop() else (201, stored["j"])
+
+    document = {"kind": "Job", "metadata": {"namespace": "n", "name": "j", "annotations": {"zephon/submission": "mine"}}}
+    with server(answer) as url:
+        cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"token": "t"}), retry_s=5)
+        scheduler = KubernetesScheduler("test")
+        assert scheduler._created(cluster, document) == stored["j"]
+        stored["j"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        with pytest.raises(Conflict, match="already exists and is being deleted"):
+            scheduler._created(cluster, document)
+        stored["j"]["metadata"] = {"name": "j", "annotations": {"zephon/submission": "a stranger's"}}
+        with pytest.raises(Conflict, match="Job n/j already exists\n"):
+            scheduler._created(cluster, document)
+        cluster.close()

@@ -1,0 +1,129 @@
+"""A run on Kubernetes in the words of the launcher's verbs, against a real control plane."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torchx.runner import Runner
+
+from tests.kubernetes.conftest import Plane, until
+from tests.kubernetes.samples import sample_app
+from zephon.errors import ConfigError
+from zephon.launch.schedulers import kubernetes_control as control
+from zephon.launch.schedulers.kubernetes import create_scheduler
+from zephon.rundir import RunDir
+
+pytestmark = pytest.mark.kubernetes
+
+
+class Run:
+    """A submitted attempt and its run directory."""
+
+    def __init__(self, plane: Plane, directory: Path) -> None:
+        self.plane, self.namespace = plane, plane.namespace()
+        volumes = {"runs": {"mount": "/runs", "empty_dir": "1Gi"}}
+        options = {"namespace": self.namespace, "kubeconfig": plane.kubeconfig(), "volumes": volumes}
+        with Runner("test", {"kubernetes": create_scheduler}) as runner:
+            handle = runner.run(sample_app(nodes=2), "kubernetes", options)
+        self.rundir = RunDir(str(directory))
+        where = ("attempts", "0001")
+        self.rundir.write_json(*where, "handle.json", data={"scheduler": "kubernetes", "handle": handle})
+        self.rundir.write_json(*where, "spec.json", data={"scheduler": {"name": "kubernetes", "options": options}})
+
+    def state(self) -> dict[str, Any]:
+        return control.read_state(self.rundir, 1)
+
+    def running(self) -> list[str]:
+        """Reports all pods as running; returns their names as the coordinator knows them."""
+
+        def bound() -> list[dict[str, Any]] | None:
+            pods = self.plane.find(self.namespace, "Pod", labels="zephon/role=node")
+            return pods if len(pods) == 2 and all(pod["spec"].get("nodeName") for pod in pods) else None
+
+        pods = until("two pods", bound, 30)
+        for pod in pods:
+            self.plane.play_kubelet(self.namespace, pod["metadata"]["name"], phase="Running")
+        return sorted(f"{pod['metadata']['name']}@{pod['metadata']['uid']}" for pod in pods)
+
+
+@pytest.fixture
+def run(plane: Plane, tmp_path: Path) -> Iterator[Run]:
+    control._connected.cache_clear()
+    yield Run(plane, tmp_path / "exp1")
+    control._connected.cache_clear()
+
+
+def test_the_states_from_start_to_deletion(run: Run) -> None:
+    assert run.state()["state"] == "STARTING"
+    names = run.running()
+    run.rundir.write_json("generation.json", data={"attempt": 1, "generation": 3, "nodes": names, "world_size": 2})
+    found = run.state()
+    assert (found["state"], found["members"], found["target"], found["generation"]) == ("RUNNING", names, 2, 3)
+    control.command(run.rundir, 1, {"verb": "stop"})
+    assert run.state()["state"] == "DRAINING"
+
+    def stopped() -> bool:
+        run.plane.ends_deleted_pods(run.namespace)
+        return bool(run.state()["state"] == "STOPPED")
+
+    until("stopped", stopped, 20)
+    control.command(run.rundir, 1, {"verb": "resume"})
+    until("starting again", lambda: run.state()["state"] == "STARTING", 10)
+    run.plane.kubectl("delete", "job", "exp1-1", "-n", run.namespace, "--wait=false")
+
+    def gone() -> bool:
+        run.plane.ends_deleted_pods(run.namespace)
+        return "no longer in the cluster" in run.state()["message"]
+
+    until("gone", gone, 20)
+    assert run.state()["state"] == "STOPPED"
+    run.rundir.write_json("attempts", "0001", "progress.json", data={"step": 9, "steps": 9})
+    assert run.state()["state"] == "DONE"
+
+
+def test_a_rescale_says_what_happens_and_the_target_follows(run: Run) -> None:
+    assert control.preview(run.rundir, 1, 4) == "nodes 0..1 stay, 2..3 join"
+    assert control.command(run.rundir, 1, {"verb": "rescale", "nodes": 4}) == "nodes 0..1 stay, 2..3 join"
+    assert run.state()["target"] == 4
+    with pytest.raises(ConfigError, match=r"outside 1\.\.8"):
+        control.command(run.rundir, 1, {"verb": "rescale", "nodes": 9})
+
+
+def test_an_unknown_verb_is_refused(run: Run) -> None:
+    with pytest.raises(ConfigError, match="verb 'explode' is unknown"):
+        control.command(run.rundir, 1, {"verb": "explode"})
+
+
+def test_the_history_of_an_attempt_is_counted_from_its_events(run: Run) -> None:
+    entries = [
+        {"event": "regroup", "reason": "lost node", "attempt": 1},
+        {"event": "regroup", "reason": "a node joined", "attempt": 1},
+        {"event": "workers_exited", "error": {"rank": 0}, "attempt": 1},
+        {"event": "resized", "generation": 2, "attempt": 1},
+        {"event": "resized", "generation": 9, "attempt": 2},
+    ]
+    lines = [json.dumps({"time": float(i), **entry}) + "\n" for i, entry in enumerate(entries)]
+    Path(run.rundir.path("events.jsonl")).write_text("".join(lines))
+    found = run.state()
+    assert found["counters"] == {"failures": 1, "lost": 1, "resizes": 1}
+    assert found["resize"]["generation"] == 2
+
+
+def test_a_cluster_that_does_not_answer_is_no_failed_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.rundir.write_json("generation.json", data={"attempt": 1, "generation": 3, "nodes": ["a", "b"], "world_size": 2})
+    spec = run.rundir.read_json("attempts", "0001", "spec.json")
+    config = json.loads(Path(spec["scheduler"]["options"]["kubeconfig"]).read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"
+    elsewhere = Path(run.rundir.path("kubeconfig"))
+    elsewhere.write_text(json.dumps(config))
+    spec["scheduler"]["options"]["kubeconfig"] = str(elsewhere)
+    run.rundir.write_json("attempts", "0001", "spec.json", data=spec)
+    monkeypatch.setattr(control, "_LOOK_RETRY_S", 0.5)
+    found = run.state()
+    assert found["state"] == "RUNNING"
+    assert found["members"] == ["a", "b"]
+    assert "the cluster does not answer" in found["message"]
