@@ -16,7 +16,14 @@ from zephon.rundir import RunDir
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)]
 
 WORKER = "tests.agent.toy_worker"
-SETTINGS = ["conf=bytes", "trainer.steps=100000", "elastic.drain_s=10", "elastic.heartbeat_s=2"]
+SETTINGS = [
+    "conf=bytes",
+    "trainer.steps=100000",
+    "elastic.drain_s=10",
+    "elastic.heartbeat_s=2",
+    "lanes.count=6",
+    "global_batch_size=12",
+]
 
 
 def toy(machines: Machines, name: str, nodes: int, settings: dict[str, Any], **options: Any) -> RunDir:
