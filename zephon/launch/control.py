@@ -32,3 +32,12 @@ def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> None:
         kubernetes_control.command(rundir, attempt, message)
     else:
         local.command(rundir, attempt, message)
+
+
+def preview(rundir: RunDir, attempt: int, nodes: int) -> str:
+    """What a rescale would do to the nodes, where the scheduler can say it; empty otherwise."""
+    if scheduler_of_attempt(rundir, attempt) == "kubernetes":
+        from zephon.launch.schedulers import kubernetes_control
+
+        return kubernetes_control.preview(rundir, attempt, nodes)
+    return ""
