@@ -92,7 +92,6 @@ def parts(machines: Machines, run: str, asked: float) -> list[str]:
     assert happened, "the resize left no event"
     lines = []
     for event in happened:
-        numbers = {key: value for key, value in event.items() if isinstance(value, float) and key != "time"}
-        said = ", ".join(f"{key} {value:.2f}" for key, value in numbers.items())
+        said = ", ".join(f"{part} {seconds:.2f}" for part, seconds in {"stall": event["stall_s"], **event["parts_s"]}.items())
         lines.append(f"rescale to {event['nodes']} nodes: first step {event['time'] - asked:.2f} s after the command ({said})")
     return lines

@@ -152,6 +152,8 @@ def rescale(arguments: Arguments, console: Console) -> int:
 
 def _rescale(rundir: RunDir, nodes: int, arguments: Arguments, console: Console) -> int:
     before, began = look(rundir), time.monotonic()
+    if text := control.preview(rundir, before.attempt, nodes):
+        console.print(text, highlight=False, markup=False)
     status = session.rescale(rundir, nodes, wait_s=0 if arguments.has("--no-wait") else None)
     if status.state not in LIVE:
         return report_end(status, console)
