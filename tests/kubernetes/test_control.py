@@ -32,7 +32,15 @@ class Run:
         self.rundir = RunDir(str(directory))
         where = ("attempts", "0001")
         self.rundir.write_json(*where, "handle.json", data={"scheduler": "kubernetes", "handle": handle})
-        self.rundir.write_json(*where, "spec.json", data={"scheduler": {"name": "kubernetes", "options": options}})
+        spec = {
+            "name": "exp1",
+            "global_batch_size": 16,
+            "data": {"datasets": {"docs": {"path": "stdlib://docs"}}},
+            "pipeline": {"context_length": 32},
+            "trainer": {"steps": 9},
+            "scheduler": {"name": "kubernetes", "options": options},
+        }
+        self.rundir.write_json(*where, "spec.json", data=spec)
 
     def state(self) -> dict[str, Any]:
         return control.read_state(self.rundir, 1)
@@ -89,8 +97,10 @@ def test_a_rescale_says_what_happens_and_the_target_follows(run: Run) -> None:
     assert control.preview(run.rundir, 1, 4) == "nodes 0..1 stay, 2..3 join"
     assert control.command(run.rundir, 1, {"verb": "rescale", "nodes": 4}) == "nodes 0..1 stay, 2..3 join"
     assert run.state()["target"] == 4
-    with pytest.raises(ConfigError, match=r"outside 1\.\.8"):
-        control.command(run.rundir, 1, {"verb": "rescale", "nodes": 9})
+    for nodes, message in ((3, "does not divide the 8 lanes"), (9, "does not divide"), (0, "use stop")):
+        with pytest.raises(ConfigError, match=message):
+            control.command(run.rundir, 1, {"verb": "rescale", "nodes": nodes})
+    assert run.state()["target"] == 4
 
 
 def test_an_unknown_verb_is_refused(run: Run) -> None:

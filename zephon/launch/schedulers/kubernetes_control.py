@@ -15,6 +15,7 @@ from typing import Any
 
 from torchx.specs import AppState, parse_app_handle
 
+from zephon.agent.coordinator import allowed_nodes
 from zephon.agent.events import read_events
 from zephon.errors import ConfigError
 from zephon.launch.schedulers.k8s.errors import ClusterError
@@ -22,6 +23,7 @@ from zephon.launch.schedulers.k8s.options import KubernetesOptions, options_from
 from zephon.launch.schedulers.k8s.status import Summary
 from zephon.launch.schedulers.kubernetes import KubernetesScheduler
 from zephon.rundir import RunDir
+from zephon.spec import RunSpec
 
 _LOOK_RETRY_S = 10.0
 
@@ -85,6 +87,7 @@ def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> str:
     scheduler, app_id = _scheduler(rundir, attempt, retry_s=60.0)
     verb = message["verb"]
     if verb == "rescale":
+        _check_size(rundir, attempt, int(message["nodes"]))
         return scheduler.rescale(app_id, int(message["nodes"])).note
     actions = {"stop": scheduler.stop, "resume": scheduler.resume, "delete": scheduler.delete}
     if verb not in actions:
@@ -98,7 +101,22 @@ def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> str:
 def preview(rundir: RunDir, attempt: int, nodes: int) -> str:
     """What a rescale would do to the pods; refuses what ``rescale`` would refuse."""
     scheduler, app_id = _scheduler(rundir, attempt, retry_s=60.0)
+    _check_size(rundir, attempt, nodes)
     return scheduler.preview(app_id, nodes)
+
+
+def _check_size(rundir: RunDir, attempt: int, nodes: int) -> None:
+    """Refuses a size among which the lanes cannot be divided: its pods would only stand by. 0 is the scheduler's to refuse."""
+    spec = RunSpec.from_dict(rundir.read_json("attempts", RunDir.attempt_name(attempt), "spec.json"))
+    allowed = allowed_nodes(spec)
+    if nodes == 0 or allowed(nodes):
+        return
+    fits = [n for n in range(spec.elastic.nodes_min, spec.elastic.nodes_max + 1) if allowed(n)]
+    raise ConfigError(
+        f"nodes={nodes} does not divide the {spec.lanes.count} lanes of this run",
+        follows="some of the nodes would only stand by",
+        remedy=f"use one of nodes={', '.join(map(str, fits))}, or start with lanes.allow=uneven",
+    )
 
 
 def _finished(rundir: RunDir, where: tuple[str, str]) -> bool:
