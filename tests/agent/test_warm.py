@@ -159,7 +159,11 @@ def test_a_server_that_ended_is_an_error_and_not_a_hang(server: WarmServer) -> N
     os.kill(server.pid, signal.SIGKILL)
     time.sleep(0.1)
     with pytest.raises(ConnectionError, match="has ended"):
-        while True:
-            server.start(Start(module="warm_script", argv=["exit", "0"]))
-            server.poll()
-            time.sleep(0.01)
+        knock(server)
+
+
+def knock(server: WarmServer) -> None:
+    while True:
+        server.start(Start(module="warm_script", argv=["exit", "0"]))
+        server.poll()
+        time.sleep(0.01)

@@ -17,7 +17,9 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-MINE = "global_batch_size: 16\ntrainer: {steps: 7}\n"
+MINE = "global_batch_size: 16\ntrainer: {steps: 7}\ndata: {datasets: {web: {path: x}}}\n"
+
+HALF = "global_batch_size: 16\ndata: {datasets: {web: {path: x}}}\n"
 
 
 def test_conf_picks_an_experiment_and_words_set_fields() -> None:
@@ -77,11 +79,11 @@ def test_any_file_may_be_an_experiment_without_a_header_and_names_its_run(
 
 
 def test_a_config_dir_adds_groups_and_experiments_and_wins_over_the_shipped(tmp_path: Path) -> None:
-    write(tmp_path / "data" / "mine.yaml", "datasets:\n  web: {path: /data/web, weight: 2.0}\n")
+    write(tmp_path / "data" / "mine.yaml", "datasets:\n  news: {path: /data/news, weight: 2.0}\n")
     write(tmp_path / "tokenizer" / "gpt2.yaml", "id: gpt2\nspecial_tokens: none\n")
     write(tmp_path / "plain.yaml", MINE)
     composed = compose(["conf=plain", "data=mine"], config_dir=str(tmp_path))
-    assert list(composed.spec.data.datasets) == ["web"]
+    assert list(composed.spec.data.datasets) == ["news", "web"]
     assert composed.spec.tokenizer.special_tokens == "none"
     assert "mine" in groups_in(str(tmp_path))["data"]
 
@@ -169,6 +171,13 @@ def test_an_unknown_experiment_lists_the_candidates(name: str) -> None:
         compose([f"conf={name}"])
 
 
+def test_an_experiment_with_its_own_datasets_gets_no_others_mixed_in(tmp_path: Path) -> None:
+    assert list(compose([f"conf={write(tmp_path / 'my.yaml', MINE)}"]).spec.data.datasets) == ["web"]
+    path = write(tmp_path / "none.yaml", "global_batch_size: 16\ntrainer: {steps: 7}\n")
+    with pytest.raises(ConfigError, match=r"data\.datasets is empty"):
+        compose([f"conf={path}"])
+
+
 def test_a_misspelt_key_in_the_users_own_file_is_refused_with_file_and_nearest_key(tmp_path: Path) -> None:
     path = write(tmp_path / "my.yaml", MINE + "pipeline: {context_lenght: 5}\n")
     with pytest.raises(ConfigError) as caught:
@@ -201,7 +210,7 @@ def test_all_missing_values_are_listed_at_once(tmp_path: Path) -> None:
 
 def test_unresolvable_references_are_refused_before_anything_starts(tmp_path: Path) -> None:
     for reference in ("${oc.env:ZEPHON_NOT_SET}", "${nowhere}", "${runs"):
-        path = write(tmp_path / "my.yaml", f"global_batch_size: 16\ntrainer: {{steps: 3, wandb: '{reference}'}}\n")
+        path = write(tmp_path / "my.yaml", f"{HALF}trainer: {{steps: 3, wandb: '{reference}'}}\n")
         with pytest.raises(ConfigError, match=r"wandb"):
             compose([f"conf={path}"])
 
@@ -209,7 +218,7 @@ def test_unresolvable_references_are_refused_before_anything_starts(tmp_path: Pa
 def test_references_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZEPHON_TEST_PROJECT", "from-env")
     path = write(
-        tmp_path / "my.yaml", "global_batch_size: 16\ntrainer: {steps: 3, wandb: '${oc.env:ZEPHON_TEST_PROJECT}-${name}'}\n"
+        tmp_path / "my.yaml", HALF + "trainer: {steps: 3, wandb: '${oc.env:ZEPHON_TEST_PROJECT}-${name}'}\n"
     )
     assert compose([f"conf={path}", "name=x"]).spec.trainer.wandb == "from-env-x"
 

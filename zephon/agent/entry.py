@@ -44,7 +44,10 @@ def modules_for(worker: str) -> list[str]:
     """What to import before forking workers of a module: torch's late imports and, for a package, all of it."""
     import importlib.util
 
-    found = importlib.util.find_spec(worker)
+    try:
+        found = importlib.util.find_spec(worker)
+    except ModuleNotFoundError:  # a package above it is missing
+        found = None
     if found is None:
         raise ConfigError(
             f"worker module {worker!r} was not found",

@@ -122,7 +122,9 @@ class WarmServer:
             self._receive()
 
     def close(self) -> None:
-        """Ends the server and everything it started."""
+        """Ends the server and everything it started; a second call does nothing."""
+        if self._link.fileno() < 0:
+            return
         self._link.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)

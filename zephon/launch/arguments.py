@@ -104,7 +104,8 @@ def parse(argv: Sequence[str]) -> Arguments:
         token = tokens.pop(0)
         if token.startswith("-") and len(token) > 1:
             name, equals, value = token.partition("=")
-            flags[_flag(name)] = _flag_value(name, equals, value, tokens)
+            flag = _flag(name)
+            flags[flag] = _flag_value(flag, equals, value, tokens)
         elif not verb and not names and not words and "=" not in token and not token.startswith("~"):
             verb = _verb(token)
         elif "=" in token or token.startswith("~"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -125,7 +126,7 @@ def estimate(spec: RunSpec) -> Estimate:
         return Estimate(parameters=None, state_bytes=None, checkpoint_bytes=None, tokens=tokens)
     head = model.dim // model.heads
     kv = (model.kv_heads or model.heads) * head
-    hidden = model.hidden_dim or 8 * model.dim // 3
+    hidden = model.hidden_dim or 32 * math.ceil(model.dim * 8 / 3 / 32)
     block = model.dim * (2 * model.dim + 2 * kv) + 3 * model.dim * hidden + 2 * model.dim
     parameters = vocabulary * model.dim * (1 if model.tie_embeddings else 2) + model.layers * block + model.dim
     return Estimate(parameters=parameters, state_bytes=16 * parameters, checkpoint_bytes=12 * parameters, tokens=tokens)

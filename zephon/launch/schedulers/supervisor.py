@@ -24,8 +24,8 @@ import time
 import traceback
 from typing import Any
 
-from zephon.agent.entry import modules_for
 from zephon.agent.coordinator import Coordinator
+from zephon.agent.entry import modules_for
 from zephon.agent.events import EventLog
 from zephon.agent.membership import Finish
 from zephon.agent.warm import Start, WarmServer
@@ -132,6 +132,8 @@ class Supervisor:
         control.close()
         await self.coordinator.close()
         state = {0: "DONE", 143: "STOPPED"}.get(finish.status, "FAILED")
+        self._server.close()
+        self.lease.release()  # before the last word: whoever reads it may start the run again at once
         self._write(state, finish.cause, finish.status)
         self.events.write("supervisor_ended", status=finish.status, cause=finish.cause)
         return finish.status
@@ -239,11 +241,12 @@ class Supervisor:
         for node in self.nodes.values():
             if node.name in known:
                 node.heard = time.monotonic()
-            elif node.heard is not None and not node.stopping:
-                if time.monotonic() - node.heard > _FROZEN_HEARTBEATS * self.spec.elastic.heartbeat_s:
-                    self.events.write("node_frozen", node=node.name)
-                    node.heard = None
-                    self._server.kill(node.ticket, signal.SIGKILL)
+                continue
+            silent = time.monotonic() - node.heard if node.heard is not None and not node.stopping else 0.0
+            if silent > _FROZEN_HEARTBEATS * self.spec.elastic.heartbeat_s:
+                self.events.write("node_frozen", node=node.name)
+                node.heard = None
+                self._server.kill(node.ticket, signal.SIGKILL)
 
     def _replace(self, node: NodeProcess, status: int) -> None:
         quick = status >= 0 and time.monotonic() - node.started < _QUICK_S
@@ -271,7 +274,7 @@ class Supervisor:
             reply = self._obey(message)
             writer.write(json.dumps(reply).encode() + b"\n")
             await writer.drain()
-        except (ValueError, KeyError, ConnectionError, asyncio.TimeoutError):
+        except (TimeoutError, ValueError, KeyError, ConnectionError):
             pass  # a stray or broken connection concerns nobody
         finally:
             writer.close()

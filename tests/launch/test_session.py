@@ -1,0 +1,226 @@
+"""Starts, resumes, leases and the foreground, with real agents and the toy worker."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.toy import WORKER, Toy, processes_of, toy_spec
+from zephon.errors import ConfigError, ContractError
+from zephon.launch import session
+from zephon.launch.lease import Lease, alive, read_lease
+from zephon.launch.schedulers import local
+from zephon.rundir import RunDir
+
+Maker = Callable[..., Toy]
+LONG = 100_000
+
+
+def test_a_stopped_run_is_resumed_from_its_record_alone_and_a_finished_one_is_left_alone(toy: Maker) -> None:
+    run = toy(nodes=1, steps=30, step_s=0.05).start()
+    run.wait_step(4)
+    session.stop(run.rundir)
+    with pytest.raises(ContractError, match=r"data\.seed is 0 in the run and 5 now"):
+        run.resume("data.seed=5")
+    run.resume("nodes=2", "trainer.microbatch_size=4")
+    assert run.wait_end().state == "DONE"
+    assert run.lines()[-1]["world_size"] == 2
+    for again in (run.start, run.resume):
+        before = run.rundir.attempts()
+        again()
+        assert run.rundir.attempts() == before == [1, 2]
+    finished = session.resume(run.rundir)
+    assert finished.handle is None
+    assert "all 30 steps are done" in finished.note
+    record = run.rundir.read_json("attempts", "0002", "environment.json")
+    assert record["packages"]["torch"]
+    assert record["words"] == ["nodes=2", "trainer.microbatch_size=4"]
+    logs = sorted(path.name for path in Path(run.rundir.path("attempts", "0001", "logs", "node-0")).iterdir())
+    assert logs == ["agent.log", "rank-0.log"], "an earlier attempt's logs stay"
+
+
+def test_a_running_run_cannot_be_resumed_or_started_again_and_a_stranger_is_refused(toy: Maker) -> None:
+    run = toy(nodes=1, steps=LONG, step_s=0.05).start()
+    run.wait_step(1)
+    with pytest.raises(ConfigError, match="is running"):
+        session.resume(run.rundir)
+    with pytest.raises(ConfigError, match=r"is held by toy-0001-\w+ \(pid \d+"):
+        session.start(run.spec, worker=WORKER)
+    state = run.supervisor()
+    import socket
+
+    with socket.create_connection(("127.0.0.1", state["control"]["port"])) as link:
+        link.sendall(b'{"token": "guess", "verb": "stop"}\n')
+        assert json.loads(link.makefile("rb").readline())["what"] == "wrong token"
+    assert run.look().state == "TRAINING"
+
+
+def test_of_two_resumes_in_one_moment_one_wins_and_the_other_is_shown_the_holder(toy: Maker) -> None:
+    run = toy(nodes=1, steps=LONG, step_s=0.05).start()
+    run.wait_step(1)
+    session.stop(run.rundir)
+    outcomes: list[str] = []
+
+    def resume() -> None:
+        try:
+            session.resume(run.rundir, worker=WORKER)
+            outcomes.append("won")
+        except ConfigError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=resume) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(outcome == "won" for outcome in outcomes) == [False, True], outcomes
+    assert any("held by" in outcome or "is running" in outcome for outcome in outcomes)
+    assert run.rundir.attempts() == [1, 2]
+
+
+def test_eight_starts_at_once_make_eight_attempts(tmp_path: Path) -> None:
+    spec = toy_spec(tmp_path)
+    rundir = session.rundir_of(spec)
+    made: list[int] = []
+    threads = [threading.Thread(target=lambda: made.append(session._new_attempt(rundir, spec, {}))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == list(range(1, 9))
+
+
+def test_a_lease_frees_itself_when_its_holder_is_killed_or_stops_renewing(tmp_path: Path) -> None:
+    rundir = RunDir(str(tmp_path / "run"))
+    code = f"from zephon.launch.lease import Lease; from zephon.rundir import RunDir; Lease(RunDir({rundir.url!r}), holder='other').take()"
+    code += "; print('taken', flush=True); import time; time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"taken\n"
+        mine = Lease(rundir, holder="me")
+        with pytest.raises(ConfigError, match=f"held by other \\(pid {holder.pid}"):
+            mine.take()
+        holder.kill()
+        holder.wait()
+    mine.take()
+    found = read_lease(rundir)
+    assert found is not None
+    assert found["holder"] == "me"
+    assert not alive({**found, "time": found["time"] - 31})
+    assert alive({**found, "host": "elsewhere"})
+    with pytest.raises(ConfigError, match="taken by another process"):
+        Lease(rundir, holder="old").renew()
+    mine.release()
+    assert read_lease(rundir) is None
+
+
+def test_a_fork_starts_from_the_parents_checkpoint_and_records_the_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = toy_spec(tmp_path, name="parent")
+    rundir = session.rundir_of(spec)
+    from zephon.launch.contract import contract_of
+
+    rundir.write_json("contract.json", data=contract_of(spec))
+    rundir.write_json("checkpoints", "step-00000010", "COMPLETE", data={})
+    other = session.changed(spec, ["data.seed=9"])
+    forked, parent = session._forked(other, "child")
+    assert forked.name == "child"
+    assert forked.model.init_from == rundir.path("checkpoints", "step-00000010")
+    assert (parent["step"], parent["run"]) == (10, rundir.url)
+    assert parent["changes"] == [{"kind": "pinned", "field": "data.seed", "run": 0, "now": 9}]
+
+
+def test_stored_experiments_change_by_single_fields_only(tmp_path: Path) -> None:
+    spec = toy_spec(tmp_path)
+    assert session.changed(spec, ["nodes=3", "elastic.drain_s=7"]) == dataclasses.replace(
+        spec, nodes=3, elastic=dataclasses.replace(spec.elastic, drain_s=7.0)
+    )
+    for word in ("tokenizer=bytes", "nodess=3", "nodes=x", "+nodes=3"):
+        with pytest.raises(ConfigError):
+            session.changed(spec, [word])
+
+
+def command(run: Toy, *argv: str) -> list[str]:
+    return [sys.executable, "-m", "zephon.launch", *argv, f"runs={Path(run.rundir.root).parent}"]
+
+
+def foreground(run: Toy, tmp_path: Path, **options: Any) -> subprocess.Popen[bytes]:
+    """A foreground ``run`` of the toy as a user would start it."""
+    tree = {key: value for key, value in run.spec.to_dict().items() if key not in ("runs", "scheduler")}
+    path = tmp_path / "mine.json.yaml"
+    path.write_text(json.dumps(tree))
+    run._export()
+    argv = command(run, f"conf={path}", "--worker", WORKER)
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_the_foreground_saves_stops_and_prints_how_to_go_on(toy: Maker, tmp_path: Path) -> None:
+    run = toy(nodes=1, steps=LONG, step_s=0.05, save_every=LONG)
+    with foreground(run, tmp_path, start_new_session=True) as process:
+        while not run.rundir.attempts():
+            assert process.poll() is None
+            time.sleep(0.1)
+        run.wait_step(3)
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output.decode()
+    assert b"go on with: zephon resume toy" in output
+    status = run.look()
+    assert (status.state, status.checkpoint) == ("STOPPED", status.step)
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_and_a_killed_launcher_leave_the_run_running(toy: Maker, tmp_path: Path) -> None:
+    run = toy(nodes=1, steps=LONG, step_s=0.05)
+    with foreground(run, tmp_path, start_new_session=True) as process:
+        while not run.rundir.attempts():
+            assert process.poll() is None
+            time.sleep(0.1)
+        run.wait_step(2)
+        os.killpg(process.pid, signal.SIGHUP)
+        process.communicate(timeout=30)
+    reached = run.look().step
+    status = run.wait_step(reached + 5)
+    assert status.state == "TRAINING"
+    app = local.apps()[0]["app_id"]
+    assert len(processes_of(app)) >= 4
+    shown = subprocess.run(command(run, "status", "toy", "--json"), capture_output=True, check=True)
+    assert json.loads(shown.stdout)["state"] == "TRAINING"
+    stopped = subprocess.run(command(run, "stop", "toy"), capture_output=True, check=False)
+    assert stopped.returncode == 0, stopped.stderr
+    assert processes_of(app) == []
+
+
+@pytest.mark.slow
+def test_the_same_command_with_another_size_rescales_the_running_run(toy: Maker, tmp_path: Path) -> None:
+    run = toy(nodes=1, steps=LONG, step_s=0.05).start()
+    run.wait_step(2)
+    run.spec = dataclasses.replace(run.spec, nodes=2)
+    with foreground(run, tmp_path) as process:
+        output, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, output.decode()
+    assert b"1 -> 2 nodes" in output
+    assert b"0 steps lost" in output
+    run.spec = dataclasses.replace(run.spec, global_batch_size=16)
+    with foreground(run, tmp_path) as process:
+        output, _ = process.communicate(timeout=90)
+    assert process.returncode == 65
+    assert b"global_batch_size" in output
+
+
+def test_a_worker_that_cannot_be_imported_is_refused_with_the_log(toy: Maker) -> None:
+    run = toy(nodes=1)
+    with pytest.raises(ConfigError, match="worker module 'no.such.module' was not found"):
+        session.start(run.spec, worker="no.such.module")
+    assert read_lease(run.rundir) is None
