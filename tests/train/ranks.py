@@ -74,6 +74,9 @@ class Ranks:
     def kill(self, rank: int) -> None:
         self._processes[rank].kill()
 
+    def terminate(self, rank: int) -> None:
+        self._processes[rank].terminate()
+
     def wait_all(self, *, timeout: float) -> None:
         """Until every process has ended, however."""
         until = time.monotonic() + timeout

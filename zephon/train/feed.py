@@ -31,11 +31,12 @@ def job_for(spec: RunSpec, run: RunDir, world: World, *, tell: Callable[[str], N
         ConfigError: a dataset or tokenizer that is not there, or numbers that do not fit each other.
     """
     tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
-    first = pipeline(spec, tokenizer, dp_rank=world.dp_rank, dp_size=world.dp_size)
+    datasets = [_dataset(name, one.path, one.format) for name, one in spec.data.datasets.items()]  # listed once
+    first = pipeline(spec, datasets, tokenizer, dp_rank=world.dp_rank, dp_size=world.dp_size)
     counts = _calibration(run, first, world)
 
     def feed(rank: int, size: int) -> PipelineFeed:
-        built = pipeline(spec, tokenizer, dp_rank=rank, dp_size=size)
+        built = pipeline(spec, datasets, tokenizer, dp_rank=rank, dp_size=size)
         built.calibrate(counts)
         return PipelineFeed(built)
 
@@ -53,11 +54,11 @@ def job_for(spec: RunSpec, run: RunDir, world: World, *, tell: Callable[[str], N
     return Job(spec=spec, run=run, feed=feed, held_out=held_out, vocab_size=vocab_size, tell=tell, fence=fence)
 
 
-def pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> zephon.Pipeline:
+def pipeline(spec: RunSpec, datasets: list[Dataset], tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> zephon.Pipeline:
     """The experiment's pipeline for one data-parallel rank."""
     data, shape = spec.data, spec.pipeline
     source = StaticMixtureWorkSource(
-        [_dataset(name, one.path, one.format) for name, one in data.datasets.items()],
+        datasets,
         {name: one.weight for name, one in data.datasets.items()},
         seed=data.seed,
         shuffle_shards=data.shuffle_chunks,
