@@ -35,3 +35,40 @@ def shapes(draw: st.DrawFn) -> dict[str, int]:
         "flush": draw(st.integers(1, 4)),
         "buffer": draw(st.integers(1, 12)),
     }
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
+    """Op names with options, in an order that a pipeline accepts, for documents with ``text`` and ``id``."""
+    ops: list[tuple[str, dict[str, Any]]] = []
+    reorder = st.sampled_from(
+        [
+            ("shuffle", {"buffer_size": draw(st.integers(1, 9)), "seed": draw(st.integers(0, 3))}),
+            ("shuffle", {"buffer_size": draw(st.integers(1, 9)), "algorithm": draw(st.sampled_from(["block", "block_warmup"]))}),
+            ("ensure_mixture", {"max_buffer_size": draw(st.sampled_from([1, 4, 50, None]))}),
+        ]
+    )
+    ops += draw(st.lists(reorder, max_size=1))
+    cut = draw(st.sampled_from([{}, {"truncation": True, "max_length": 9}, {"split_long_samples": True, "max_length": 7}]))
+    ops.append(("tokenize", {"special_tokens": draw(st.sampled_from(["bos_eos", "bos", "eos"])), **cut}))
+    ops += draw(st.lists(reorder, max_size=1))
+    algorithm = draw(st.sampled_from(["wrap", "first_fit", "best_fit", "best_fit_wrap"]))
+    packing: dict[str, Any] = {"max_length": draw(st.integers(9, 24)), "algorithm": algorithm}
+    packing["homogeneity"] = draw(st.sampled_from(["none", "full"]))
+    packing["min_sequence_length"] = draw(st.integers(1, 3))
+    if algorithm != "wrap":
+        packing["num_bins"] = draw(st.integers(1, 6))
+        packing["max_sequences_per_bin"] = draw(st.sampled_from([None, 1, 3]))
+    ops.append(("pack_flat", packing))
+    ops += draw(st.lists(reorder, max_size=2))
+    return ops
+
+
+ways = st.fixed_dictionaries(
+    {
+        "max_workers": st.integers(0, 3),
+        "prefetch_batches": st.integers(0, 4),
+        "microbatch_size": st.integers(1, 4),
+    }
+)
+"""Performance settings: none of them may change the data."""

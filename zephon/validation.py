@@ -28,6 +28,7 @@ from zephon.errors import DataError, ZephonError
 from zephon.io import read
 from zephon.ops.block import Block, of_documents
 from zephon.ops.op import AccumulatorOp, LaneContext, Op
+from zephon.ops.pack import Pack, PackFlat
 from zephon.ops.records import payloads
 from zephon.ops.shuffle import Shuffle
 from zephon.types import Chunk, Columns, Ragged
@@ -88,7 +89,7 @@ def validate(chain: Chain, *, strict: bool = False) -> Report:
     for index, dataset in enumerate(program.datasets):
         try:
             columns, found = _sample(chain, index)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it goes into the report
             issues.append(_issue("data", error))
             continue
         issues += found
@@ -100,7 +101,7 @@ def validate(chain: Chain, *, strict: bool = False) -> Report:
             try:
                 result = _guarded(chain, stage, current, index, number)
                 again = _guarded(chain, stage, current, index, number) if strict else result
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 document = getattr(error, "document", None)
                 if document is not None:
                     error.add_note(f"address: {dataset.address(*document)}")
@@ -149,24 +150,17 @@ def _shape(chain: Chain) -> list[Issue]:
                     "each pass some lanes see nothing of it; lower chunk_bytes",
                 )
             )
+    permuted = getattr(chain._source, "_described", {}).get("shuffle_documents")
+    if chunk_bytes and not permuted:
+        length = next((op.max_length for op in chain._ops if isinstance(op, Pack)), None)
+        rows = chunk_bytes // 4 // length if length else chunk_bytes // 2000  # about four bytes a token
         for op in chain._ops:
-            if (
-                isinstance(op, Shuffle)
-                and chunk_bytes
-                and not getattr(chain._source, "_described", {}).get("shuffle_documents")
-            ):
-                tokens = chunk_bytes / 4
-                length = next((o.max_length for o in chain._ops if hasattr(o, "max_length") and o.max_length), None)
-                rows = tokens / length if length else chunk_bytes / 2000
-                if op.buffer_size < rows:
-                    issues.append(
-                        Issue(
-                            "shuffle-small",
-                            "warning",
-                            f"shuffle(buffer_size={op.buffer_size}) is less than the about {rows:.0f} elements of one chunk of "
-                            f"{dataset.name!r}, so that neighbours stay near each other; raise it, or use shuffle_within_shard",
-                        )
-                    )
+            if isinstance(op, Shuffle) and op.buffer_size < rows:
+                message = (
+                    f"shuffle(buffer_size={op.buffer_size}) is less than the about {rows} elements of one chunk, so that "
+                    "neighbours stay near each other; raise it, or use shuffle_within_shard"
+                )
+                issues.append(Issue("shuffle-small", "warning", message))
     return issues
 
 
@@ -218,7 +212,7 @@ def _accumulators(
     for op in ops:
         try:
             once, twice = _through(op, blocks, context), _through(op, blocks, context)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             return [_issue("data", error)]
         if [_digest_block(block) for block in once] != [_digest_block(block) for block in twice]:
             return [_unsteady(op.describe()["op"], "on the sample")]
@@ -351,7 +345,7 @@ def _limit_lines(chain: Chain) -> list[str]:
     lanes = len(chain.world.shares(options.dp_group_id))
     chunk = getattr(chain._source, "chunk_bytes", 1 << 18)
     interval = chain.flush_every
-    length = next((op.max_length for op in chain._ops if getattr(op, "name", "") == "pack_flat"), None)  # type: ignore[attr-defined]
+    length = next((op.max_length for op in chain._ops if isinstance(op, PackFlat)), None)
     row = 4 * length if length else 0
     buffers = [
         f"    shuffle: {op.buffer_size} elements" + (f", {op.buffer_size * row:,} bytes a lane" if row else "")

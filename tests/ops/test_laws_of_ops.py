@@ -29,9 +29,8 @@ def test_a_restart_at_every_step_and_another_size_loses_and_repeats_nothing(name
 def test_threads_prefetch_and_microbatches_do_not_change_the_data(name: str) -> None:
     number = list(PIPELINES).index(name)
     options = {"max_workers": 1 + number % 3, "prefetch_batches": number % 4, "microbatch_size": 1 + number % 3}
-    assert_same_data(
-        recipe(PIPELINES[name]), expected(name)[:4], sizes=((1, 2, 4, 8)[number % 4],), runner="threads", **options
-    )
+    sizes = ((1, 2, 4, 8)[number % 4],)
+    assert_same_data(recipe(PIPELINES[name]), expected(name)[:4], sizes=sizes, runner="threads", **options)
 
 
 def test_states_stay_small_however_far_the_run_is() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def segments(batches: list[SampleBatch]) -> list[list[int]]:
         ids, starts = np.asarray(batch.fields["input_ids"])[0], batch.starts
         assert starts is not None
         edges = [*starts[0].tolist(), int(batch.used[0])]
-        found += [ids[a:b].tolist() for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        found += [ids[a:b].tolist() for a, b in itertools.pairwise(edges)]
     return found
 
 
