@@ -16,6 +16,7 @@ from zephon.rundir import RunDir
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)]
 
 WORKER = "tests.agent.toy_worker"
+DEAD = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 SETTINGS = [
     "conf=bytes",
     "trainer.steps=100000",
@@ -54,14 +55,18 @@ def lost_steps(machines: Machines, since: float) -> int:
     return len(seen) - len(set(seen))
 
 
-def on_machine(machines: Machines, machine: str) -> dict[str, Any]:
-    return next(pod for pod in machines.pods("faults") if pod["spec"]["nodeName"] == machine)
-
-
-def away_from_coordinator(machines: Machines) -> str:
-    """A machine without the coordinator's pod."""
+def a_victim(machines: Machines) -> tuple[str, list[dict[str, Any]]]:
+    """A machine without the coordinator but with nodes, and their pods."""
     (coordinator,) = machines.pods("faults", "coordinator")
-    return next(name for name in ("node-1", "node-2", "node-3") if name != coordinator["spec"]["nodeName"])
+    by_machine: dict[str, list[dict[str, Any]]] = {}
+    for pod in machines.pods("faults"):
+        by_machine.setdefault(pod["spec"]["nodeName"], []).append(pod)
+    by_machine.pop(coordinator["spec"]["nodeName"], None)
+    return min(by_machine.items(), key=lambda item: (len(item[1]), item[0]))
+
+
+def shrunk(rundir: RunDir, generation: int) -> None:
+    reach(rundir, "the others train on", lambda now: now.world_size < 3 and now.generation > generation)
 
 
 def test_the_coordinators_death_disturbs_no_step_and_its_successor_can_resize(machines: Machines, run: RunDir) -> None:
@@ -89,24 +94,25 @@ def test_the_coordinators_death_disturbs_no_step_and_its_successor_can_resize(ma
 
 
 def test_a_drained_machine_costs_no_step(machines: Machines, run: RunDir) -> None:
-    began, machine = time.time(), away_from_coordinator(machines)
+    began, (machine, _) = time.time(), a_victim(machines)
     generation = look(run).generation
     machines.kubectl("drain", machine, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
-    reach(run, "the others train on", lambda now: now.world_size == 2 and now.generation > generation)
-    until("told why", lambda: "cannot be placed" in look(run).message, 60)
+    told = until("told why", lambda: "taken away by the cluster" in (line := look(run).message) and line, 30)
+    assert "EvictionByEvictionAPI" in told
+    shrunk(run, generation)
+    whole(run, "three nodes again, elsewhere")
     machines.kubectl("uncordon", machine)
-    whole(run, "three nodes again")
     assert lost_steps(machines, began) == 0
     assert machines.api.get("Job", "faults", "faults-1")["status"].get("completedIndexes", "") == ""
 
 
 def test_a_cut_cable_shrinks_the_run_and_a_mended_one_grows_it(machines: Machines, run: RunDir) -> None:
-    machine = away_from_coordinator(machines)
+    machine, _ = a_victim(machines)
     cable = f"v{machine.removeprefix('node-')}"
     generation = look(run).generation
     machines.tool("enter", "control", "ip", "link", "set", cable, "down")
     try:
-        reach(run, "the others train on", lambda now: now.world_size == 2 and now.generation > generation)
+        shrunk(run, generation)
     finally:
         machines.tool("enter", "control", "ip", "link", "set", cable, "up")
     whole(run, "three nodes again", 180)
@@ -114,30 +120,36 @@ def test_a_cut_cable_shrinks_the_run_and_a_mended_one_grows_it(machines: Machine
 
 
 def test_an_old_container_beside_its_replacement_is_no_second_writer(machines: Machines, run: RunDir) -> None:
-    """The kubelet is gone and the pod is deleted by force: its container runs on, and the index gets a second agent."""
-    machine = away_from_coordinator(machines)
-    old = on_machine(machines, machine)
+    """The kubelet is gone and the machine is declared dead: its container runs on, and the index gets a second agent."""
+    machine, (old, *_) = a_victim(machines)
+    generation = look(run).generation
     machines.tool("daemon-stop", machine, "kubelet")
     try:
-        machines.kubectl("delete", "pod", old["metadata"]["name"], "-n", "faults", "--force")
-        until("the index has another pod", lambda: old["metadata"]["uid"] not in machines.uids("faults").values(), 60)
-        time.sleep(15)
+        until("the hint", lambda: f"kubectl taint nodes {machine} {DEAD}" in look(run).message, 120)
+        machines.kubectl("taint", "nodes", machine, DEAD)
+        index = int(old["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
+        until("another pod of the index", lambda: machines.uids("faults").get(index) not in (None, old["metadata"]["uid"]), 60)
+        reach(run, "the replacement has come", lambda now: now.generation > generation and now.world_size >= 3)
     finally:
         machines.tool("daemon-start", machine, "kubelet")
+        machines.kubectl("taint", "nodes", machine, f"{DEAD}-", check=False)
     whole(run, "three nodes again", 180)
     writers_agree(machines)
 
 
 def test_a_machine_without_power_is_survived_and_the_way_to_replace_its_pod_is_told(machines: Machines, run: RunDir) -> None:
-    machine = away_from_coordinator(machines)
+    machine, _ = a_victim(machines)
     generation = look(run).generation
     machines.tool("machine-stop", machine)
     began = time.time()
-    reach(run, "the others train on", lambda now: now.world_size == 2 and now.generation > generation)
+    shrunk(run, generation)
     assert time.time() - began < 30
-    hint = f"kubectl taint nodes {machine} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    hint = f"kubectl taint nodes {machine} {DEAD}"
     until("the hint", lambda: hint in look(run).message, 120)
+    machines.kubectl("taint", "nodes", machine, DEAD)
+    whole(run, "three nodes again, elsewhere")
     machines.tool("machine-start", machine)
+    machines.kubectl("taint", "nodes", machine, f"{DEAD}-")
     whole(run, "three nodes again", 180)
     writers_agree(machines)
 

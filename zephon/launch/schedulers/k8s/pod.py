@@ -61,6 +61,7 @@ def node_template(facts: JobFacts, options: KubernetesOptions) -> Json:
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "DoNotSchedule" if options.topology_spread == "require" else "ScheduleAnyway",
+                "nodeTaintsPolicy": "Honor",  # a machine that is cordoned or declared dead is no place to keep free
                 "labelSelector": {"matchLabels": selector(facts, role="node")},
             }
         ]
