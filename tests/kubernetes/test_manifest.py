@@ -131,6 +131,14 @@ def test_without_a_queue_there_is_no_trace_of_kueue() -> None:
     assert "kueue" not in built().to_yaml()
 
 
+def test_an_image_that_may_change_under_the_run_is_remarked() -> None:
+    app = sample_app()
+    app.roles[0].image = "repo/zephon:1"
+    text = build(app, sample_options(), submission="s").to_yaml()
+    assert text.startswith("# note: image repo/zephon:1 is a tag: later pods may run other code\n")
+    assert "# note" not in built().to_yaml()
+
+
 def test_no_value_of_a_secret_can_be_given() -> None:
     with pytest.raises(ConfigError, match=r"env_from_secrets\.TOKEN\.value is not a known field"):
         built(env_from_secrets={"TOKEN": {"value": "hunter2"}})

@@ -29,16 +29,18 @@ FINAL_EXITS, DRAINED_EXITS = (65, 70), (75, 143)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What one submit sends: the Job first, which owns the rest; and what the overlay changed, a line a leaf."""
+    """What one submit sends: the Job first, which owns the rest; what the overlay changed, a line a leaf; and remarks."""
 
     namespace: str
     name: str
     documents: tuple[Json, ...]
     overlaid: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def to_yaml(self) -> str:
         """The objects as a YAML stream that ``kubectl apply -f -`` accepts, the overlay's changes as comments above."""
-        head = "".join(f"# overlay: {line}\n" for line in self.overlaid)
+        head = "".join(f"# note: {line}\n" for line in self.notes)
+        head += "".join(f"# overlay: {line}\n" for line in self.overlaid)
         dumped = (yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True) for document in self.documents)
         return head + "---\n".join(dumped)
 
@@ -62,7 +64,9 @@ def build(app: AppDef, options: KubernetesOptions, *, submission: str) -> Reques
     }
     final = apply_overlay(built, options.overlay)
     overlaid = tuple(f"{name}.{line}" for name in built for line in changes(built[name], final[name]))
-    return Request(namespace=options.namespace, name=facts.name, documents=tuple(final.values()), overlaid=overlaid)
+    notes = () if "@sha256:" in facts.role.image else (f"image {facts.role.image} is a tag: later pods may run other code",)
+    documents = tuple(final.values())
+    return Request(namespace=options.namespace, name=facts.name, documents=documents, overlaid=overlaid, notes=notes)
 
 
 def owned_by(document: Json, job: Json) -> Json:
