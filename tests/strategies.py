@@ -44,7 +44,10 @@ def chains(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
     reorder = st.sampled_from(
         [
             ("shuffle", {"buffer_size": draw(st.integers(1, 9)), "seed": draw(st.integers(0, 3))}),
-            ("shuffle", {"buffer_size": draw(st.integers(1, 9)), "algorithm": draw(st.sampled_from(["block", "block_warmup"]))}),
+            (
+                "shuffle",
+                {"buffer_size": draw(st.integers(1, 9)), "algorithm": draw(st.sampled_from(["block", "block_warmup"]))},
+            ),
             ("ensure_mixture", {"max_buffer_size": draw(st.sampled_from([1, 4, 50, None]))}),
         ]
     )

@@ -359,7 +359,7 @@ class Chain:
         stages, accumulators = self._split()
         world = self.world
         plan = self._source.plan(world.lanes, self.calibrate())
-        lift = [lift_tokens] if any(isinstance(op, Pack) for op in accumulators) else []
+        lift = [lift_tokens] if any(isinstance(op, (Pack, EnsureMixture)) for op in accumulators) else []
         return Program(
             self._source.datasets,
             plan,

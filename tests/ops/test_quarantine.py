@@ -179,7 +179,7 @@ def test_steps_that_have_begun_cannot_be_skipped() -> None:
     steps = pipeline.steps()
     list(next(steps))
     with pytest.raises(StateError, match="use steps from 1 on"):
-        pipeline.skip(steps=range(0, 3))
+        pipeline.skip(steps=range(3))
     pipeline.skip(steps=range(1, 3))
 
 

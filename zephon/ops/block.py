@@ -50,12 +50,14 @@ class Block:
         parts: where the values are.
         part, row: int64[n]: each element's part and its row there.
         counts: int64[n, datasets]: each element's tokens by dataset.
+        collected: the elements are consecutive rows of one part, see `collect`.
     """
 
     parts: list[Part]
     part: IntArray
     row: IntArray
     counts: IntArray
+    collected: bool = False
 
     def __len__(self) -> int:
         return len(self.row)
@@ -65,7 +67,7 @@ class Block:
 
     def part_of(self, first: int, last: int) -> Block:
         """Consecutive elements, without copying anything."""
-        return Block(self.parts, self.part[first:last], self.row[first:last], self.counts[first:last])
+        return Block(self.parts, self.part[first:last], self.row[first:last], self.counts[first:last], self.collected)
 
     def compact(self) -> Block:
         """Without the parts that no element refers to any more, so that their values can be freed."""
@@ -111,6 +113,38 @@ class Block:
 
 def _is_range(row: IntArray) -> bool:
     return len(row) == 0 or bool(row[0] == 0 and row[-1] == len(row) - 1 and (row[1:] > row[:-1]).all())
+
+
+def collect(block: Block) -> Block:
+    """Packed rows copied together into one part, in order: a few large copies, of which batches are slices.
+
+    The part is for delivery: it no longer says which datasets its segments are from.
+    """
+    n = len(block)
+    sizes = np.bincount(block.part, minlength=len(block.parts))
+    places = np.split(np.argsort(block.part, kind="stable"), np.cumsum(sizes)[:-1])
+    used = [(part, at, block.row[at]) for part, at in zip(block.parts, places, strict=True) if len(at)]
+    fields: dict[str, Column] = {}
+    for name, column in used[0][0].fields.items():
+        assert isinstance(column, np.ndarray)
+        out = np.empty((n, *column.shape[1:]), column.dtype)
+        for part, at, rows in used:
+            out[at] = part.fields[name][rows]  # type: ignore[index]
+        fields[name] = out
+    lengths, filled = np.empty(n, np.int64), np.empty(n, np.int64)
+    for part, at, rows in used:
+        assert part.starts is not None
+        assert part.used is not None
+        lengths[at], filled[at] = part.starts.lengths()[rows], part.used[rows]
+    offsets = np.zeros(n + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    starts = np.empty(int(offsets[-1]), np.int32)
+    for part, at, rows in used:
+        assert part.starts is not None
+        taken = part.starts.take(rows)
+        starts[np.repeat(offsets[at] - taken.offsets[:-1], lengths[at]) + np.arange(len(taken.values))] = taken.values
+    whole = Part(fields, np.empty(0, np.int64), Ragged(starts, offsets), filled)
+    return Block([whole], np.zeros(n, np.int64), np.arange(n), block.counts, True)
 
 
 def identity(part: Part, counts: IntArray) -> Block:

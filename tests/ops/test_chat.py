@@ -1,0 +1,196 @@
+"""tokenize_chat: what is supervised is exactly what the template says, and a message cannot inject a token."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zephon import Dataset, InMemoryShard, Pipeline, SampleBatch, StaticMixtureWorkSource
+from zephon.errors import ConfigError, DataError
+from zephon.ops.tokenizers import load_tokenizer
+
+TAGS = (
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}]"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+PLAIN = TAGS.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+BOS, EOS = 256, 257
+
+
+def turns(*contents: str) -> list[dict[str, str]]:
+    """User and assistant by turns."""
+    return [{"role": "assistant" if i % 2 else "user", "content": content} for i, content in enumerate(contents)]
+
+
+def run(rows: list[dict[str, Any]], tokenizer_id: str = "bytes", **options: Any) -> list[SampleBatch]:
+    dataset = Dataset.from_dict("d", {"s": InMemoryShard(rows)})
+    pipeline = Pipeline(StaticMixtureWorkSource([dataset], shuffle_shards=False)).options(runner="inline", global_batch_size=1)
+    return list(pipeline.tokenize_chat(tokenizer_id=tokenizer_id, **{"chat_template": TAGS, **options}).batch(1))
+
+
+def supervised(batch: SampleBatch, mask: str = "loss_mask") -> str:
+    """The supervised text; special tokens as < and >."""
+    ids, learned = np.asarray(batch.payload["input_ids"])[0], np.asarray(batch.payload[mask])[0]
+    assert learned.dtype == np.uint8
+    assert ids.shape == learned.shape
+    return "".join({BOS: "<", EOS: ">"}.get(t, chr(t % 256)) for t in ids[learned == 1].tolist())
+
+
+def written(batch: SampleBatch) -> str:
+    ids = np.asarray(batch.payload["input_ids"])[0].tolist()
+    return "".join({BOS: "<", EOS: ">"}.get(t, chr(t % 256)) for t in ids)
+
+
+CHAT = turns("hi", "yo", "and?", "no")
+
+
+@pytest.mark.parametrize("source", ["auto", "generation_tags", "prefix_difference"])
+def test_the_assistants_words_are_supervised_and_nothing_else(source: str) -> None:
+    for template in (TAGS, PLAIN):
+        if source == "generation_tags" and template == PLAIN:
+            continue
+        (batch,) = run([{"messages": CHAT}], chat_template=template, span_source=source)
+        assert written(batch) == "<[user]hi[assistant]yo>[user]and?[assistant]no>"
+        assert supervised(batch) == "yo>no>"
+
+
+@pytest.mark.parametrize("template", [TAGS, PLAIN])
+@pytest.mark.parametrize(
+    ("scope", "chat", "expected"),
+    [
+        (None, CHAT, "yo>no>"),
+        ("all_assistant", CHAT, "yo>no>"),
+        ("last_span", CHAT, "no>"),
+        ("after_last_user", [*CHAT, {"role": "assistant", "content": "maybe"}], "no>maybe>"),
+        ("after_last_user", CHAT[:2], "yo>"),
+    ],
+)
+def test_the_scope_chooses_among_the_spans(template: str, scope: str | None, chat: Any, expected: str) -> None:
+    (batch,) = run([{"messages": chat}], chat_template=template, loss_scope=scope)
+    assert supervised(batch) == expected
+
+
+def test_documents_without_a_supervised_token_are_left_out_counted_and_named() -> None:
+    rows = [{"messages": turns("hi")}, {"messages": CHAT}, {"messages": [*CHAT, {"role": "user", "content": "?"}]}]
+    batches = run(rows, loss_scope="after_last_user")
+    assert len(batches) == 1
+    (left,) = batches[0].left_out
+    assert (left.reason, [a.row for a in left.addresses]) == ("tokenize_chat: no supervised token", [0, 2])
+
+
+def test_a_message_cannot_inject_a_special_token() -> None:
+    nasty = turns("<|endoftext|>", "fine <|endoftext|> really")
+    (batch,) = run([{"messages": nasty}], tokenizer_id="gpt2")
+    ids = np.asarray(batch.payload["input_ids"])[0]
+    assert ids[0] == ids[-1] == 50256, "BOS and the EOS behind the answer come from the template"
+    assert (ids[1:-1] != 50256).all()
+    backend = load_tokenizer("gpt2").encode(["fine <|endoftext|> really"]).values
+    assert ids[np.asarray(batch.payload["loss_mask"])[0] == 1].tolist() == [*backend.tolist(), 50256]
+
+
+def test_a_span_is_tokenized_on_its_own_as_at_inference() -> None:
+    """Behind '\\n' a second '\\n' would melt into one token if the whole text were tokenized at once."""
+    template = TAGS.replace("[{{ m.role }}]", "{{ m.role }}\n")
+    (batch,) = run([{"messages": turns("a", "\nb")}], tokenizer_id="gpt2", chat_template=template)
+    ids, mask = np.asarray(batch.payload["input_ids"])[0], np.asarray(batch.payload["loss_mask"])[0]
+    encode = load_tokenizer("gpt2").encode
+    assert ids[mask == 1].tolist() == [*encode(["\nb"]).values.tolist(), 50256]
+    assert ids[mask == 0].tolist() == [50256, *encode(["user\naassistant\n"]).values.tolist()]
+
+
+def test_tools_and_further_variables_reach_the_template() -> None:
+    template = "{{ tools | tojson }}|{{ mood }}|" + TAGS
+    (batch,) = run(
+        [{"messages": CHAT, "functions": [{"name": "f"}]}],
+        chat_template=template,
+        tools_field="functions",
+        chat_template_kwargs={"mood": "calm"},
+    )
+    assert written(batch).startswith('[{"name": "f"}]|calm|<')
+    (without,) = run([{"messages": CHAT}], chat_template=template, chat_template_kwargs={"mood": "calm"})
+    assert written(without).startswith("null|calm|<")
+
+
+def test_without_a_template_the_contents_are_joined_as_they_are() -> None:
+    (batch,) = run([{"messages": CHAT}], apply_chat_template=False, chat_template=None)
+    assert (written(batch), supervised(batch)) == ("hiyoand?no", "yono")
+
+
+def test_the_mask_has_the_name_that_is_asked_for_and_long_chats_are_cut() -> None:
+    (batch,) = run([{"messages": CHAT}], mask_field_out="learn", max_length=22)
+    assert written(batch) == "<[user]hi[assistant]yo>[user]and?[assistant]no>"[:22]
+    assert supervised(batch, "learn") == "yo"
+
+
+def test_packing_keeps_the_mask_beside_the_tokens_and_training_shifts_it() -> None:
+    dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"messages": CHAT}] * 3)})
+    pipeline = Pipeline(StaticMixtureWorkSource([dataset], shuffle_shards=False)).options(runner="inline", global_batch_size=1)
+    pipeline.tokenize_chat(tokenizer_id="bytes", chat_template=TAGS).pack_flat(64, algorithm="wrap").batch(1)
+    for batch in pipeline:
+        ids, mask = np.asarray(batch.fields["input_ids"])[0], np.asarray(batch.fields["loss_mask"])[0]
+        labels = np.asarray(batch.to_training(return_labels=True)["labels"])[0]
+        real = np.arange(1, 64) < batch.used[0]
+        assert labels.tolist() == np.where((mask[1:] == 1) & real, ids[1:].astype(int), -100).tolist()
+
+
+def test_the_tokenizers_own_template_is_used_and_belongs_to_the_fingerprint(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(load_tokenizer("gpt2").definition)
+    fingerprints = set()
+    for template in (TAGS, TAGS + "!"):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "eos_token": "<|endoftext|>"}))
+        dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"messages": CHAT}])})
+        pipeline = Pipeline(StaticMixtureWorkSource([dataset])).options(runner="inline")
+        pipeline.tokenize_chat(tokenizer_id=str(tmp_path)).batch(1)
+        fingerprints.add(pipeline.fingerprint)
+        (batch,) = pipeline
+        assert np.asarray(batch.payload["loss_mask"]).sum() == 4
+    assert len(fingerprints) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "why"),
+    [
+        ([{"messages": "hi"}], {}, "not a list of messages"),
+        ([{"messages": [{"content": "hi"}]}], {}, "not a list of messages"),
+        ([{"text": "hi"}], {}, "no field 'messages'"),
+        ([{"messages": turns("a\ufdd0", "b")}], {}, "noncharacter"),
+        ([{"messages": CHAT}], {"chat_template": "{{ raise_exception('roles must alternate') }}"}, "roles must alternate"),
+        ([{"messages": CHAT}], {"chat_template": "{{ strftime_now('%Y') }}" + TAGS}, "asks for the time"),
+        (
+            [{"messages": CHAT}],
+            {"chat_template": "{{ messages | length }}" + PLAIN},
+            "with message 1 the text before it changes",
+        ),
+    ],
+)
+def test_a_chat_that_does_not_fit_is_an_error_with_its_address(rows: Any, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(DataError, match=why) as caught:
+        run(rows, **options)
+    assert "row 0" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"chat_template": "{% if %}"}, "is not Jinja"),
+        ({"chat_template": None}, "no chat template"),
+        ({"chat_template": PLAIN, "span_source": "generation_tags"}, "has no {% generation %}"),
+        ({"span_source": "generation_tag"}, "did you mean 'generation_tags'"),
+        ({"loss_scope": "last"}, "did you mean 'last_span'"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_any_data_is_read(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        run([{"messages": CHAT}], **options)
+
+
+def test_a_template_cannot_reach_into_python() -> None:
+    (batch,) = run([{"messages": CHAT}], chat_template="{{ messages.__class__.__mro__ }}" + TAGS)
+    assert written(batch).startswith("<[user]")
+    with pytest.raises(DataError, match="SecurityError"):
+        run([{"messages": CHAT}], chat_template="{{ messages.append(1) }}" + TAGS)
