@@ -83,6 +83,8 @@ def gather(block: Block) -> tuple[dict[str, Column], Ragged | None, IntArray]:
     Raises:
         DataError: packed rows that do not all have the same fields.
     """
+    if block.collected:
+        return _slices(block)
     places = list(zip(block.part.tolist(), block.row.tolist(), strict=True))
     if block.parts[0].starts is None:
         return _documents(block, places), None, block.used()
@@ -104,6 +106,17 @@ def gather(block: Block) -> tuple[dict[str, Column], Ragged | None, IntArray]:
     offsets = np.zeros(len(places) + 1, np.int64)
     np.cumsum([len(segment) for segment in segments], out=offsets[1:])
     return fields, Ragged(np.concatenate(segments), offsets), block.used()
+
+
+def _slices(block: Block) -> tuple[dict[str, Column], Ragged, IntArray]:
+    part, first = block.parts[0], int(block.row[0])
+    last = first + len(block)
+    assert part.starts is not None
+    assert part.used is not None
+    offsets = part.starts.offsets[first : last + 1]
+    starts = Ragged(part.starts.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+    fields: dict[str, Column] = {name: np.asarray(column)[first:last] for name, column in part.fields.items()}
+    return fields, starts, part.used[first:last]
 
 
 def _documents(block: Block, places: list[tuple[int, int]]) -> dict[str, Column]:

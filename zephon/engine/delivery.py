@@ -61,8 +61,8 @@ class Delivery:
                 block = self._rows(lanes[number], shares[number], first, last)
                 ended = index + 1 == len(plan)
                 after = RankState(step + ended, 0 if ended else index + 1, {n: lane.cursor for n, lane in lanes.items()})
-                batch = self._batch(block, number, first, step, (index, len(plan)), after)
-                yield self._mapped(dataclasses.replace(batch, left_out=self._left_out(lanes[number].report())))
+                left_out = self._left_out(lanes[number].report())
+                yield self._mapped(self._batch(block, number, first, step, (index, len(plan)), after, left_out))
             step, skip = step + 1, 0
 
     def _step_ready(self, lanes: dict[int, Lane], shares: dict[int, Share], done: Sequence[tuple[int, int, int]]) -> bool:
@@ -87,7 +87,14 @@ class Delivery:
         return block
 
     def _batch(
-        self, block: Block | None, lane: int, first: int, step: int, microbatch: tuple[int, int], after: RankState
+        self,
+        block: Block | None,
+        lane: int,
+        first: int,
+        step: int,
+        microbatch: tuple[int, int],
+        after: RankState,
+        left_out: tuple[LeftOut, ...],
     ) -> SampleBatch:
         if block is None or len(block) == 0:
             fields, starts, used = zero_weight(None, 1, self.length or 1)
@@ -108,6 +115,7 @@ class Delivery:
             tokens=dict(zip(self.names, counts.tolist(), strict=True)),
             state=after,
             emit_positions=self.emit_positions,
+            left_out=left_out,
         )
 
     def _mapped(self, batch: SampleBatch) -> SampleBatch:
@@ -126,6 +134,8 @@ class Delivery:
         return batch
 
     def _left_out(self, dropped: list[Dropped]) -> tuple[LeftOut, ...]:
+        if not dropped:
+            return ()
         found: dict[str, tuple[int, tuple[Address, ...]]] = {}
         for some in dropped:
             count, addresses = found.get(some.reason, (0, ()))

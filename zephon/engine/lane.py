@@ -22,13 +22,14 @@ from zephon.engine.program import Program
 from zephon.engine.tails import Tails
 from zephon.engine.workers import Pending, Runner
 from zephon.errors import DataError
-from zephon.ops.block import Block, concatenate, of_documents
+from zephon.ops.block import Block, collect, concatenate, of_documents
 from zephon.ops.op import Accumulator, Carrying, Counting
 from zephon.ops.quarantine import break_budget
 from zephon.state import Bad, Cursor, Skip
 from zephon.types import Columns, Dropped
 
 _NONE = np.empty(0, np.int64)
+_SLAB = 1 << 22  # bytes of rows copied together for delivery
 _DROUGHT = 64
 
 
@@ -117,6 +118,8 @@ class Lane:
         taken: list[Block] = []
         missing = count
         while missing:
+            if not self._outputs[0].block.collected:
+                self._collect(count)
             output, block, used = self._outputs[0], self._outputs[0].block, self._used
             if used == 0:
                 self._reported += output.dropped
@@ -145,6 +148,24 @@ class Lane:
         )
         self._ready -= count
         return concatenate(taken)
+
+    def _collect(self, count: int) -> None:
+        """Copies the next packed rows together, some batches at a time; the rows behind them stay where they are."""
+        output = self._outputs[0]
+        part = output.block.parts[0]
+        if part.used is None or self._used:
+            return
+        alike = all(p.fields.keys() == part.fields.keys() for p in output.block.parts)
+        size = sum(getattr(column, "nbytes", 0) for column in part.fields.values()) // max(len(part), 1)
+        n = max(1, _SLAB // max(size * count, 1)) * count
+        if not alike:
+            return  # an error that names the field comes when they are put into one batch
+        if n < len(output.block):
+            rest = output.block.part_of(n, len(output.block))
+            self._outputs[0] = output._replace(block=rest, first=output.first + n, dropped=[])
+            output = output._replace(block=output.block.part_of(0, n))
+            self._outputs.appendleft(output)
+        self._outputs[0] = output._replace(block=collect(output.block))
 
     def report(self) -> list[Dropped]:
         """Documents left out between the sequences taken since the last call."""

@@ -101,24 +101,25 @@ def _parse(dataset: Dataset, shard: int, offset: int, data: bytes) -> Documents:
     rows: list[int] = []
     records: list[dict[str, Any]] = []
     bad: list[DataError] = []
-    loads = orjson.loads
-    for line in data.split(b"\n"):
-        if line:
-            try:
-                record = loads(line)
-            except orjson.JSONDecodeError as error:
-                if not line.strip():
-                    offset += len(line) + 1
-                    continue
-                bad.append(_bad_line(dataset, shard, offset, f"is not one JSON object: {error}"))
-                record = None
-            if type(record) is dict:
-                records.append(record)
-                rows.append(offset)
-            elif len(bad) == 0 or bad[-1].document != (shard, offset):
-                why = f"holds a JSON {type(record).__name__} where an object is needed"
-                bad.append(_bad_line(dataset, shard, offset, why))
-        offset += len(line) + 1
+    loads, view, end, size = orjson.loads, memoryview(data), -1, len(data)
+    while end < size:
+        begin = end + 1
+        end = data.find(b"\n", begin)
+        end = size if end < 0 else end
+        if begin == end:
+            continue
+        try:
+            record = loads(view[begin:end])
+        except orjson.JSONDecodeError as error:
+            if data[begin:end].strip():
+                bad.append(_bad_line(dataset, shard, offset + begin, f"is not one JSON object: {error}"))
+            continue
+        if type(record) is dict:
+            records.append(record)
+            rows.append(offset + begin)
+        else:
+            why = f"holds a JSON {type(record).__name__} where an object is needed"
+            bad.append(_bad_line(dataset, shard, offset + begin, why))
     return Documents(rows, records, {}, tuple(bad))
 
 
