@@ -25,7 +25,7 @@ from zephon.train.session import build
 
 def train_and_save(meet: Meet, rank: int, some: RunSpec, folder: str, counts: list[int]) -> list[str]:
     """Trains and saves after each count of further steps; the state's hash at each save."""
-    world = meet(parallel=some.trainer.parallel)
+    world = meet(parallel=some.trainer.parallel, tensor=some.trainer.tensor_parallel)
     session = build(job(some, folder), world)
     hashes = []
     for count in counts:
@@ -275,3 +275,9 @@ def save_with_little_room(meet: Meet, rank: int, some: RunSpec, folder: str) -> 
         return "saved"
     except SaveFailed as error:
         return str(error)
+
+
+def test_a_tensor_parallel_checkpoint_loads_without_tensor_parallelism(tmp_path):
+    hashes = on_ranks(train_and_save, 4, spec(trainer__parallel="fsdp", trainer__tensor_parallel=2), str(tmp_path), [2])
+    (found,) = on_ranks(load_and_train, 1, spec(), str(tmp_path), 1)
+    assert found["loaded"] == hashes[0][0]

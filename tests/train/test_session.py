@@ -10,7 +10,7 @@ import pytest
 from tests.train.ranks import Meet, on_ranks
 from tests.train.synthetic import spec
 from tests.train.training import job, resize, run_steps, weights_gap
-from zephon.errors import TrainingDiverged
+from zephon.errors import ConfigError, TrainingDiverged
 from zephon.spec import RunSpec
 from zephon.train.session import build
 
@@ -26,6 +26,17 @@ def alone(tmp_path_factory):
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_kind_of_parallelism_gives_the_one_rank_training_within_rounding(alone, tmp_path, parallel, size):
     found = on_ranks(run_steps, size, spec(trainer__parallel=parallel), str(tmp_path), 4)
+    assert {one["begin"] for one in found} == {alone["default"]["begin"]}
+    for mine, reference in zip(found[0]["losses"], alone["default"]["losses"], strict=True):
+        assert mine == pytest.approx(reference, rel=1e-5)
+    assert weights_gap(found[0]["weights"], alone["default"]["weights"]) < 1e-4
+    assert len({one["end"] for one in found}) == 1
+
+
+@pytest.mark.parametrize("parallel, size", [("fsdp", 2), ("fsdp", 4), ("ddp", 4)])
+def test_tensor_parallel_ranks_give_the_one_rank_training_within_rounding(alone, tmp_path, parallel, size):
+    some = spec(trainer__parallel=parallel, trainer__tensor_parallel=2)
+    found = on_ranks(run_steps, size, some, str(tmp_path), 4)
     assert {one["begin"] for one in found} == {alone["default"]["begin"]}
     for mine, reference in zip(found[0]["losses"], alone["default"]["losses"], strict=True):
         assert mine == pytest.approx(reference, rel=1e-5)
@@ -146,3 +157,35 @@ def test_a_spike_counts_as_a_bad_step(tmp_path):
     (found,) = on_ranks(run_steps, 1, spec(trainer__spike=1.0), str(tmp_path), 6)
     assert found["skipped"]
     assert all(loss > 0 for loss, _ in found["losses"])
+
+
+def test_over_100_steps_sizes_differ_by_less_than_a_hundred_thousandth_in_loss(tmp_path):
+    some = spec(trainer__steps=100, optimizer__lr=3e-3, optimizer__warmup_steps=10)
+    (one,) = on_ranks(run_steps, 1, some, str(tmp_path), 100)
+    four = on_ranks(run_steps, 4, some, str(tmp_path), 100)[0]
+    assert [loss for loss, _ in four["losses"]] == [pytest.approx(loss, rel=1e-5) for loss, _ in one["losses"]]
+
+
+@pytest.mark.parametrize(
+    "size, changes, words",
+    [
+        (3, {"lanes__allow": "uneven"}, "3 ranks are not a power of two"),
+        (2, {"trainer__parallel": "fsdp"}, "trainer.parallel=fsdp"),
+        (2, {"trainer__canonical_block": 3}, "16 sequences in blocks of 3"),
+        (1, {"trainer__compile": True}, "trainer.compile"),
+    ],
+)
+def test_canonical_reduction_is_refused_where_it_could_not_hold(tmp_path, size, changes, words):
+    some = spec(trainer__reduction="canonical", **changes)
+    assert all(words in text for text in on_ranks(refused, size, some, str(tmp_path)))
+
+
+def refused(meet: Meet, rank: int, some: RunSpec, folder: str) -> str:
+    world = meet(parallel=some.trainer.parallel)
+    try:
+        build(job(some, folder), world)
+        return "built"
+    except ConfigError as error:
+        return str(error)
+    finally:
+        world.leave()

@@ -52,7 +52,7 @@ def run_steps(
     meet: Meet, rank: int, spec: RunSpec, folder: str, count: int, feed: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Builds a session at this size, trains ``count`` steps, and tells what came out."""
-    world = meet(parallel=spec.trainer.parallel, local_size=max(1, meet.size // 2))
+    world = meet(parallel=spec.trainer.parallel, tensor=spec.trainer.tensor_parallel, local_size=max(1, meet.size // 2))
     session = build(job(spec, folder, **(feed or {})), world)
     before = state_hash(session)
     losses = some_steps(session, count)

@@ -10,6 +10,8 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from zephon.spec import OptimizerSpec
 
@@ -18,9 +20,10 @@ FIELDS = ("step", "exp_avg", "exp_avg_sq")
 
 def adamw(model: nn.Module, spec: OptimizerSpec) -> torch.optim.AdamW:
     """The optimizer of ``model``, with zeroed state already in place. Fused kernels on CUDA."""
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": spec.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    groups = []
+    for parameters in _by_mesh(model):
+        groups.append({"params": [p for p in parameters if p.ndim >= 2], "weight_decay": spec.weight_decay})
+        groups.append({"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0})
     device = next(model.parameters()).device.type
     optimizer = torch.optim.AdamW(
         [g for g in groups if g["params"]], lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=device == "cuda"
@@ -61,10 +64,22 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def gradient_norm(model: nn.Module) -> Tensor:
     """The 2-norm of the whole gradient, the same number however it is sharded: float32 scalar."""
-    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    return cast("Tensor", norm.full_tensor()) if hasattr(norm, "full_tensor") else norm
+    norms = []
+    for parameters in _by_mesh(model):
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
 def clip(model: nn.Module, norm: Tensor, limit: float) -> None:
     """Scales the gradients so that their norm is at most ``limit``; ``norm`` is what ``gradient_norm`` gave."""
-    torch.nn.utils.clip_grads_with_norm_(list(model.parameters()), limit, norm)
+    for parameters in _by_mesh(model):
+        torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+
+
+def _by_mesh(model: nn.Module) -> list[list[nn.Parameter]]:
+    """Parameters that PyTorch's list-wise kernels accept together: one list, or one per mesh with tensor parallelism."""
+    found: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        found.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
+    return list(found.values())

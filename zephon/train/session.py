@@ -27,7 +27,7 @@ from zephon.errors import StateError, TrainingDiverged, ZephonError
 from zephon.rundir import RunDir
 from zephon.seeds import derive
 from zephon.spec import RunSpec
-from zephon.train import checkpoint, optim, reduction, usage
+from zephon.train import checkpoint, optim, reduction, tensor, usage
 from zephon.train.data import Feed, GlobalStep, Rows, StepBatch, agree, report
 from zephon.train.distributed import World
 from zephon.train.hf import start_from
@@ -286,10 +286,12 @@ def _build_model(job: Job, world: World) -> tuple[nn.Module, nn.Module]:
     trainer = job.spec.trainer
     with torch.device("meta"):
         module = Decoder(job.spec.model, job.vocab_size, recompute=trainer.activation_checkpointing)
+    if trainer.tensor_parallel > 1:
+        tensor.split(module, job.spec.model, world.mesh["tensor"])
     if trainer.compile:
         for block in module.blocks():
             block.compile()
-    if trainer.parallel == "ddp":
+    if trainer.parallel == "ddp" and trainer.tensor_parallel == 1:
         module.to_empty(device=world.device)
         if trainer.reduction == "canonical" or world.seat.size == 1:
             return module, module
@@ -297,7 +299,7 @@ def _build_model(job: Job, world: World) -> tuple[nn.Module, nn.Module]:
         wrapped = DistributedDataParallel(module, process_group=group, init_sync=False, gradient_as_bucket_view=True)
         wrapped.register_comm_hook(group, reduction.sum_over_ranks)
         return module, wrapped
-    mesh = world.mesh["replicate", "shard"] if trainer.parallel == "hsdp" else world.mesh["shard"]
+    mesh = world.mesh["shard"] if trainer.parallel == "fsdp" else world.mesh["replicate", "shard"]
     low = torch.bfloat16 if trainer.precision == "bfloat16" else None
     policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
     for block in module.blocks():
