@@ -38,6 +38,8 @@ _PRELOAD = (
     "zephon.agent.node",
     "zephon.agent.link",
 )
+_LOADER = ("zephon.io.*", "zephon.work.*", "zephon.ops.*", "zephon.engine.*", "zephon.training", "zephon.ledger", "orjson")
+_OPTIONAL = ("torch.utils.tensorboard", "torch.utils.serialization", "pydoc_data.topics")
 
 
 def modules_for(worker: str) -> list[str]:
@@ -56,7 +58,7 @@ def modules_for(worker: str) -> list[str]:
         )
     names = list(_PRELOAD)
     if found.submodule_search_locations:
-        names.append(f"{worker}.*")
+        names += [*_LOADER, *_OPTIONAL, f"{worker}.*"]
     return names
 
 

@@ -30,6 +30,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -157,18 +158,26 @@ class WarmServer:
 def preload(modules: Sequence[str]) -> None:
     """Imports modules, with ``package.*`` all below a package but ``__main__``; then freezes what exists for cheap forks.
 
+    What cannot be imported (an optional back end) is left out: the worker that needs it will say so better.
     The native libraries read their thread counts once, when they are loaded: one thread per process unless the user has
     said otherwise, since several ranks share a machine and a spinning pool of each would slow all of them down.
     """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     for name in modules:
-        module = importlib.import_module(name.removesuffix(".*"))
-        for info in pkgutil.walk_packages(module.__path__, module.__name__ + ".") if name.endswith(".*") else ():
-            if not info.name.rsplit(".", 1)[-1].startswith("__"):
-                importlib.import_module(info.name)
+        with contextlib.suppress(ImportError):
+            module = importlib.import_module(name.removesuffix(".*"))
+            if name.endswith(".*"):
+                _import_below(module)
     gc.collect()
     gc.freeze()
+
+
+def _import_below(package: ModuleType) -> None:
+    for info in pkgutil.walk_packages(package.__path__, package.__name__ + ".", onerror=lambda _: None):
+        if not info.name.rsplit(".", 1)[-1].startswith("__"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(info.name)
 
 
 def serve(link: socket.socket) -> None:

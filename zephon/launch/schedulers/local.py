@@ -114,7 +114,8 @@ class LocalScheduler(Scheduler[LocalOpts]):  # type: ignore[misc]
                 stdout=output,
                 stderr=output,
                 cwd=request.cwd,
-                env={**os.environ, "ZEPHON_APP_ID": request.app_id, "PYTHONUNBUFFERED": "1"},
+                # NumPy's thread pool would start with the first import, before the supervisor forks.
+                env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "ZEPHON_APP_ID": request.app_id, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,
                 check=True,
                 timeout=_START_TIMEOUT_S,

@@ -228,7 +228,8 @@ class Supervisor:
             del self.nodes[index]
             end_session(self._server.pids.get(node.ticket, 0))
             self.events.write("node_exited", node=node.name, status=status)
-            if not node.stopping and index < self.target and not self._stopping and not self.coordinator.membership.finished:
+            # Also one that was asked to leave: the target may have grown again while it was leaving.
+            if index < self.target and not self._stopping and not self.coordinator.membership.finished:
                 self._replace(node, status)
         self._replace_lost()
         if self._kill_at is not None and time.monotonic() > self._kill_at:
