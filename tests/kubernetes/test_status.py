@@ -101,10 +101,13 @@ def test_the_states_of_a_job() -> None:
     assert look(pod(0, "Running"), suspend=True).line == "stopping: 1 of 2 nodes are saving their state"
     assert look(suspend=True, queue=True, queue_reason="no quota").line == "waiting in the queue: no quota"
     assert look(suspend=True, queue=True).state == AppState.PENDING
-    assert look(pod(0, "Running"), queue=True, queue_reason="2 more").line == (
+    assert look(pod(0, "Running"), pod(1, "Pending"), queue=True, queue_reason="2 more").line == (
         "asked for 2 nodes, have 1, the rest waits for quota: 2 more"
     )
     assert look().line == "0 of 2 nodes run"
+    assert look(pod(1, "Running")).line == (
+        "1 of 2 nodes run; node 0: no pod yet; one that ended is replaced after 10 s, doubled each time"
+    )
 
 
 def test_objects_without_a_status_are_no_reason_to_crash() -> None:

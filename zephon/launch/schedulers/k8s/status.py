@@ -71,8 +71,9 @@ def summarize(
     wanted = int(spec.get("completions") or 0)
     nodes = tuple(sorted((_node(pod, now) for pod in pods if _role(pod) == "node"), key=lambda node: (node.index, node.pod)))
     troubles = _distinct(node.trouble for node in nodes if node.trouble and _matters(node, nodes, wanted))
-    refused = [] if _enough(nodes, wanted) else _refused(warnings)
-    notes = (*refused, *troubles, *_doubles(nodes), *_coordinator(pods, now))
+    short = not spec.get("suspend") and not _enough(nodes, wanted)
+    refused = (_refused(warnings) or _missing(nodes, wanted)) if short else []
+    notes = (*troubles, *refused, *_doubles(nodes), *_coordinator(pods, now))
     state, line = _overall(job, nodes, wanted, queue_reason)
     if notes and state in (AppState.RUNNING, AppState.PENDING):
         line = f"{line}; {notes[0]}"
@@ -88,6 +89,15 @@ def _refused(warnings: Sequence[Json]) -> list[str]:
     failed = [event for event in warnings if event.get("reason") == "FailedCreate"]
     failed.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
     return [f"its pods cannot be created: {failed[-1].get('message', '')}"] if failed else []
+
+
+def _missing(nodes: Sequence[Node], wanted: int) -> list[str]:
+    """Indexes without any pod, once the Job has made its first ones."""
+    there = {node.index for node in nodes}
+    missing = [str(index) for index in range(wanted) if index not in there]
+    if not nodes or not missing:
+        return []
+    return [f"node {', '.join(missing)}: no pod yet; one that ended is replaced after 10 s, doubled each time"]
 
 
 def _matters(node: Node, nodes: Sequence[Node], wanted: int) -> bool:
