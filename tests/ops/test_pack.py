@@ -191,6 +191,15 @@ def test_pack_sequences_gives_unpadded_lists_of_payloads() -> None:
     assert sorted(map(sorted, packed)) == [[2, 6], [3, 4], [9]]
 
 
+def test_a_source_of_which_nothing_fits_ends_with_an_error_and_not_in_an_endless_search() -> None:
+    dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"input_ids": [1] * 9}] * 5)})
+    for algorithm in ("first_fit", "wrap"):
+        source = StaticMixtureWorkSource([dataset], exhausted_policy="repeat", chunk_bytes=80)
+        pipeline = Pipeline(source).options(runner="inline").pack_flat(8, algorithm=algorithm, drop_oversized=True).batch(1)
+        with pytest.raises(DataError, match="made no sequence of what it found"):
+            list(pipeline)
+
+
 def test_packing_needs_tokens_and_says_what_to_do() -> None:
     dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"text": "x"}])})
     with pytest.raises(DataError, match=r"put \.tokenize"):

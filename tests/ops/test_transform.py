@@ -140,8 +140,8 @@ def test_ops_stand_where_they_make_sense_only() -> None:
         pipeline_of(numbered(1)).batch(1).map_transform(doubled)
     with pytest.raises(ConfigError, match="put it behind batch"):
         pipeline_of(numbered(1)).map_batch(lambda batch: batch)
+    pipeline = pipeline_of([{"tokens": [1]}]).pack_flat(8).tokenize(tokenizer_id="bytes", field="text").batch(1)
     with pytest.raises(ConfigError, match="tokenize comes after pack_flat"):
-        pipeline = pipeline_of([{"tokens": [1]}]).pack_flat(8).tokenize(tokenizer_id="bytes", field="text").batch(1)
         pipeline.describe()
 
 

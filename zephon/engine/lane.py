@@ -84,6 +84,7 @@ class Lane:
         self._made = 0
         self._to_drop = cursor.delivered
         self._dry = 0  # chunks in a row without a document
+        self._harvest: tuple[int, tuple[int, ...]] = (cursor.position, ())  # where something last came of the chunks
         self._primed = False
         self._dropped: list[Dropped] = []  # until the next output
         self._reported: list[Dropped] = []  # with outputs taken
@@ -206,15 +207,25 @@ class Lane:
     def _watch_for_drought(self, columns: Columns) -> None:
         """A source that repeats and holds no document would be read for ever."""
         self._dry = 0 if len(columns) else self._dry + 1
-        if self._dry < _DROUGHT:
-            return
+        if self._dry >= _DROUGHT:
+            self._give_up_after(self._dry, "found no document")
+
+    def _watch_for_harvest(self) -> None:
+        """So would one whose documents are all left out by packing or an op behind it. Called at each sentinel."""
+        inflow = tuple(self._carrier.inflow) if self._carrier_index is not None else ()
+        if self._made or inflow != self._harvest[1]:
+            self._harvest = (self._position, inflow)
+        elif self._position - self._harvest[0] >= _DROUGHT:
+            self._give_up_after(self._position - self._harvest[0], "made no sequence of what it found")
+
+    def _give_up_after(self, chunks: int, what: str) -> None:
         limit = 4 * self._program.plan.first_pass + _DROUGHT  # of a lane: several passes over everything there is
-        if self._dry > limit:
+        if chunks > limit:
             names = ", ".join(repr(dataset.name) for dataset in self._program.datasets)
             raise DataError(
-                f"lane {self.lane} found no document in {self._dry} chunks in a row of {names}",
+                f"lane {self.lane} {what} in {chunks} chunks in a row of {names}",
                 follows="the lane would read on for ever and deliver nothing",
-                remedy="check that the datasets hold documents and that no filter leaves all of them out",
+                remedy="check that the datasets hold documents and that no filter or limit leaves all of them out",
             )
 
     def _next(self) -> Columns | None:
@@ -308,6 +319,7 @@ class Lane:
             self._ready += len(block)
 
     def _begin_block(self) -> None:
+        self._watch_for_harvest()
         tails: tuple[int, ...] = ()
         carried: tuple[int, ...] = ()
         if self._carrier_index is not None:
