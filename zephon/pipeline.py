@@ -32,6 +32,7 @@ class Pipeline(Chain):
         self._state: RankState | None = None
         self._meters = Meters(tuple(dataset.name for dataset in source.datasets))
         self._iterator: _Iterator | None = None
+        self._kept: tuple[Any, str, str] | None = None
 
     # ---- running
 
@@ -77,11 +78,11 @@ class Pipeline(Chain):
     def checkpoint(self) -> dict[str, Any]:
         """This rank's state after the last batch received; see docs/loader.md."""
         state = self._current()
-        stream = self.describe()
+        text, fingerprint = self._stream()
         saved: dict[str, Any] = {
             "version": VERSION,
-            "fingerprint": fingerprint_of(stream),
-            "stream": canonical(stream),
+            "fingerprint": fingerprint,
+            "stream": text,
             "step": state.step,
             "microbatch": state.microbatch,
             "lanes": {lane: cursor.encode() for lane, cursor in sorted(state.lanes.items())},
@@ -100,9 +101,7 @@ class Pipeline(Chain):
         self._restore(merged)
         return self
 
-    def skip(
-        self, *, steps: range | tuple[int, int] | None = None, documents: Iterable[tuple[str, str, int]] = ()
-    ) -> Self:
+    def skip(self, *, steps: range | tuple[int, int] | None = None, documents: Iterable[tuple[str, str, int]] = ()) -> Self:
         """Passes over the data of a range of steps, or leaves documents out, from the current state on.
 
         The instruction is part of the state: it changes only what has not been delivered, and every later resume follows
@@ -120,6 +119,46 @@ class Pipeline(Chain):
         self.close()
         self._state = with_skip(self._current(), steps, [self._locate(document) for document in documents])
         return self
+
+    def reassign(self, dp_degree: int, dp_group_id: int, states: Iterable[Mapping[str, Any]] = ()) -> Self:
+        """Goes on as another rank of another size, between two steps: the same as `checkpoint` and `restore` there.
+
+        Args:
+            dp_degree: the new data-parallel size.
+            dp_group_id: this rank in it.
+            states: `checkpoint` of the other ranks before the change; needed for lanes that this rank did not own.
+
+        Raises:
+            ConfigError: the lanes cannot be divided so; nothing has changed then.
+            StateError: in the middle of a step, ranks at different steps, or a lane that nobody brought.
+        """
+        own = self.checkpoint()
+        if own["microbatch"]:
+            raise StateError(
+                f"reassign in the middle of step {own['step']}, after microbatch {own['microbatch']}",
+                follows="a part of the step would be lost or trained twice",
+                remedy="finish the step on all ranks first",
+            )
+        merged = merge_states([own, *(state for state in states if state != own)])
+        before = self._options
+        self.options(dp_degree=dp_degree, dp_group_id=dp_group_id)
+        try:
+            if before.canonical_replicas is None and before.dp_degree != dp_degree:
+                self.options(canonical_replicas=before.dp_degree)  # lanes are what they were when the run began
+            self._restore(merged)
+        except BaseException:
+            self._options = before
+            raise
+        return self
+
+    def to_torch_dataset(self, stateful: bool = True, **to_training: Any) -> Any:
+        """A ``torch.utils.data.IterableDataset`` of ``batch.to_training(**to_training)``, for DataLoaders.
+
+        See `zephon.integrations.torch_data.PipelineDataset`.
+        """
+        from zephon.integrations.torch_data import PipelineDataset
+
+        return PipelineDataset(self, stateful=stateful, to_training=to_training)
 
     def state_dict(self) -> dict[str, Any]:
         """`checkpoint` with one flat key per lane, for torch.distributed.checkpoint to shard."""
@@ -165,6 +204,14 @@ class Pipeline(Chain):
         self._state = RankState(int(state["step"]), int(state.get("microbatch", 0)), cursors)
 
     # ---- inside
+
+    def _stream(self) -> tuple[str, str]:
+        """Canonical description and fingerprint, kept while nothing that they are made from changes."""
+        key = (tuple(self._ops), self._batching, len(self._batch_maps), self._options, self._measured is None)
+        if self._kept is None or self._kept[0] != key:
+            stream = self.describe()
+            self._kept = ((*key[:-1], self._measured is None), canonical(stream), fingerprint_of(stream))
+        return self._kept[1:]
 
     def _current(self) -> RankState:
         if self._state is None:
