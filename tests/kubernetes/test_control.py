@@ -137,3 +137,8 @@ def test_a_cluster_that_does_not_answer_is_no_failed_run(run: Run, monkeypatch: 
     assert found["state"] == "RUNNING"
     assert found["members"] == ["a", "b"]
     assert "the cluster does not answer" in found["message"]
+
+
+def test_logs_come_from_the_cluster_of_the_attempt(run: Run) -> None:
+    """No kubelet plays here, so there is no line; but the right Job was found with the attempt's own kubeconfig."""
+    assert list(control.log_lines(run.rundir, 1, 0, follow=False)) == []

@@ -97,10 +97,12 @@ def test_a_drained_machine_costs_no_step(machines: Machines, run: RunDir) -> Non
     began, (machine, _) = time.time(), a_victim(machines)
     generation = look(run).generation
     machines.kubectl("drain", machine, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
-    until("told what is missing", lambda: "no pod yet; one that ended is replaced after 10 s" in look(run).message, 15)
-    shrunk(run, generation)
-    whole(run, "three nodes again, elsewhere")
-    machines.kubectl("uncordon", machine)
+    try:
+        until("told what is missing", lambda: "no pod yet; one that ended is replaced after 10 s" in look(run).message, 15)
+        shrunk(run, generation)
+        whole(run, "three nodes again, elsewhere")
+    finally:
+        machines.kubectl("uncordon", machine)
     assert lost_steps(machines, began) == 0
     assert machines.api.get("Job", "faults", "faults-1")["status"].get("completedIndexes", "") == ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zephon.launch.schedulers import local
@@ -32,6 +32,13 @@ def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> None:
         kubernetes_control.command(rundir, attempt, message)
     else:
         local.command(rundir, attempt, message)
+
+
+def log_lines(rundir: RunDir, attempt: int, index: int, *, follow: bool) -> Iterable[str]:
+    """The log of one node of an attempt on a cluster."""
+    from zephon.launch.schedulers import kubernetes_control
+
+    return kubernetes_control.log_lines(rundir, attempt, index, follow=follow)
 
 
 def preview(rundir: RunDir, attempt: int, nodes: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from zephon.errors import ConfigError
-from zephon.launch.appdef import ROLE
+from zephon.launch import control
 from zephon.launch.arguments import Arguments
 from zephon.launch.status import LIVE, look
 from zephon.rundir import RunDir
@@ -45,15 +45,11 @@ def show(rundir: RunDir, arguments: Arguments, console: Console) -> int:
 
 def show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     """The same for a run on a cluster: node by node, ``--rank`` naming the node; one node can be followed."""
-    from zephon.launch.session import runner
-
     attempt, rank = rundir.attempts()[-1], arguments.flags.get("--rank")
-    handle = rundir.read_json("attempts", RunDir.attempt_name(attempt), "handle.json")["handle"]
     one = rank is not None and rank.isdigit()
-    with runner() as torchx:
-        for index in [int(rank or 0)] if one else range(look(rundir).target):
-            for line in torchx.log_lines(handle, ROLE, index, should_tail=one and arguments.has("--follow")):
-                console.print(f"node-{index} | {line.rstrip()}", markup=False, highlight=False)
+    for index in [int(rank or 0)] if one else range(look(rundir).target):
+        for line in control.log_lines(rundir, attempt, index, follow=one and arguments.has("--follow")):
+            console.print(f"node-{index} | {line.rstrip()}", markup=False, highlight=False)
     return 0
 
 

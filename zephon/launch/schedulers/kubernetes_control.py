@@ -10,7 +10,7 @@ A cluster that does not answer is not a failed job: the last known size is shown
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchx.specs import AppState, parse_app_handle
@@ -96,6 +96,12 @@ def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> str:
         )
     actions[verb](app_id)
     return ""
+
+
+def log_lines(rundir: RunDir, attempt: int, index: int, *, follow: bool) -> Iterable[str]:
+    """The log of one node's pods with newlines, from the cluster to which this attempt was submitted."""
+    scheduler, app_id = _scheduler(rundir, attempt, retry_s=60.0)
+    return scheduler.log_iter(app_id, "node", index, should_tail=follow)
 
 
 def preview(rundir: RunDir, attempt: int, nodes: int) -> str:
