@@ -29,9 +29,14 @@ def node_log(
     since: datetime | None,
     poll_s: float = 1.0,
 ) -> Iterator[str]:
-    """Lines with their newline, oldest pod first; between two pods a line that names the new one."""
+    """Lines with their newline, oldest pod first; between two pods a line that names the new one.
+
+    Raises:
+        NotFound: there is no such job.
+    """
     since_s = max(1, int((datetime.now(UTC) - since.astimezone(UTC)).total_seconds())) if since else 0
     seen: set[str] = set()
+    cluster.get("Job", namespace, name)  # an unknown job is an error, one that is deleted while we follow is an end
     while True:
         job = _job(cluster, namespace, name)
         fresh = [] if job is None else [pod for pod in _pods(cluster, job, role, index) if pod["metadata"]["uid"] not in seen]
