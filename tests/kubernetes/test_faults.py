@@ -130,12 +130,26 @@ def test_an_old_container_beside_its_replacement_is_no_second_writer(machines: M
         machines.kubectl("taint", "nodes", machine, DEAD)
         index = int(old["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
         until("another pod of the index", lambda: machines.uids("faults").get(index) not in (None, old["metadata"]["uid"]), 60)
-        reach(run, "the replacement has come", lambda now: now.generation > generation and now.world_size >= 3)
+        successor = machines.uids("faults")[index]
+        until("it stands by", lambda: any(successor in str(event.get("node")) for event in events(machines.runs, "faults")), 90)
+        before = look(run)
+        reach(run, "training goes on undisturbed", lambda now: now.step > before.step + 20 and now.world_size == 3)
+        assert look(run).generation == generation, "the old container was disturbed although nothing was gained"
     finally:
         machines.tool("daemon-start", machine, "kubelet")
         machines.kubectl("taint", "nodes", machine, f"{DEAD}-", check=False)
-    whole(run, "three nodes again", 180)
+    until(
+        "the old containers have left and their successors train",
+        lambda: members(run) == set(machines.uids("faults").values()),
+        180,
+    )
+    whole(run, "three nodes again")
     writers_agree(machines)
+
+
+def members(run: RunDir) -> set[str]:
+    """UIDs of the pods of the present generation."""
+    return {name.split("@")[1] for name in run.read_json("generation.json")["nodes"]}
 
 
 def test_a_machine_without_power_is_survived_and_the_way_to_replace_its_pod_is_told(machines: Machines, run: RunDir) -> None:
