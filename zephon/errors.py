@@ -2,6 +2,7 @@
 
     ZephonError                     what is wrong / what would follow / what to do
     ├── ConfigError                 a value, option or name that cannot work          (also ValueError)
+    │   └── NotFound                data that is named and not there                  (also FileNotFoundError)
     ├── ContractError               a run's pinned or guarded value has changed
     ├── DataError                   a document or shard that cannot be used           (also ValueError)
     ├── StateError                  a checkpoint state that is torn, foreign or damaged (also ValueError)
@@ -56,6 +57,10 @@ class ConfigError(ZephonError, ValueError):
     """A value, option or name that cannot work. Launcher exit status 65: retrying cannot help."""
 
     exit_status = 65
+
+
+class NotFound(ConfigError, FileNotFoundError):
+    """Data that is named and not there."""
 
 
 class ContractError(ZephonError):

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from zephon.errors import nearest
+from zephon.errors import ConfigError, nearest
 from zephon.io.dataset import Dataset, InMemoryShard
 from zephon.io.formats import format_named
 from zephon.io.storage import filesystem
@@ -25,11 +25,13 @@ _LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "
 
 
 def stdlib(name: str, url: str) -> Dataset:
-    """``stdlib://docs`` or ``stdlib://code``. Raises ValueError for another name."""
+    """``stdlib://docs`` or ``stdlib://code``. Raises ConfigError for another name."""
     what = url.removeprefix("stdlib://")
     builders = {"docs": _docs, "code": _code}
     if what not in builders:
-        raise ValueError(f"unknown built-in dataset {url!r}; {nearest(what, builders)}")
+        raise ConfigError(
+            f"unknown built-in dataset {url!r}", follows="there would be nothing to read", remedy=nearest(what, builders)
+        )
     return builders[what](name)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from zephon.errors import ConfigError
 from zephon.io.formats import Format, belongs, detect, format_named
 from zephon.io.memory import row_sizes
 from zephon.io.storage import list_files
@@ -50,8 +51,8 @@ class Dataset:
         """A directory, a file, a glob, or a URL of any fsspec scheme; ``stdlib://docs`` and ``stdlib://code`` are built in.
 
         Raises:
-            FileNotFoundError: nothing is there.
-            ValueError: unsupported format, unknown scheme, several formats, or no shard with any content.
+            NotFound: nothing is there.
+            ConfigError: unsupported format, unknown scheme, several formats, or no shard with any content.
         """
         if path.startswith("stdlib://"):
             from zephon.io.builtin import stdlib
@@ -63,18 +64,29 @@ class Dataset:
             files = [(file, size) for file, size in files if belongs(file, chosen.name)]
         files = [(file, size) for file, size in files if size > 0]
         if not files:
-            raise ValueError(f"dataset {name!r}: {path!r} holds no {chosen.name} shard with any content")
+            raise ConfigError(
+                f"dataset {name!r}: {path!r} holds no {chosen.name} shard with any content",
+                follows="its share of the mixture could never be filled",
+                remedy="check that the files were written to the end, or leave the dataset out",
+            )
         sizes = np.array([size for _, size in files], np.int64)
         return Dataset(name, chosen, tuple(file for file, _ in files), sizes, root, fs)
 
     @staticmethod
     def from_dict(name: str, shards: Mapping[str, InMemoryShard]) -> Dataset:
-        """In-memory shards by id, in the order of their ids. Raises ValueError when there is no row."""
+        """In-memory shards by id, in the order of their ids. Raises ConfigError when there is no row."""
         rows = {shard_id: shards[shard_id].rows for shard_id in sorted(shards) if len(shards[shard_id].rows)}
         if not rows:
-            raise ValueError(f"dataset {name!r} has no row")
+            raise ConfigError(
+                f"dataset {name!r} has no row",
+                follows="its share of the mixture could never be filled",
+                remedy="give it at least one row, or leave the dataset out",
+            )
         sizes = np.array([int(row_sizes(shard).sum()) for shard in rows.values()], np.int64)
         return Dataset(name, format_named("memory"), tuple(rows), sizes, memory=tuple(rows.values()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
     @property
     def size(self) -> int:

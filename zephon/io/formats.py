@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from zephon.errors import DataError, nearest
+from zephon.errors import ConfigError, DataError, nearest
 from zephon.types import Column
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ SUFFIXES = {
     ".ndjson": "jsonl",
     ".jsonl.gz": "jsonl",
     ".jsonl.zst": "jsonl",
+    ".parquet": "parquet",
     ".txt": "text",
     ".md": "text",
     ".rst": "text",
@@ -54,7 +55,7 @@ def detect(names: list[str], where: str) -> str:
     """The one format of these files.
 
     Raises:
-        ValueError: no file has a known suffix, or files of two formats lie side by side.
+        ConfigError: no file has a known suffix, or files of two formats lie side by side.
     """
     found: dict[str, str] = {}
     for name in names:
@@ -62,10 +63,18 @@ def detect(names: list[str], where: str) -> str:
         if suffix is not None:
             found.setdefault(SUFFIXES[suffix], name)
     if not found:
-        raise ValueError(f"{where!r}: no file has a known suffix ({', '.join(SUFFIXES)}); name the format with fmt=...")
+        raise ConfigError(
+            f"{where!r}: no file has a known suffix ({', '.join(SUFFIXES)})",
+            follows="it would be unknown how to read them",
+            remedy="name the format with fmt=...",
+        )
     if len(found) > 1:
         listed = ", ".join(f"{fmt} ({example})" for fmt, example in sorted(found.items()))
-        raise ValueError(f"{where!r} holds files of several formats: {listed}; point at one of them, or name it with fmt=...")
+        raise ConfigError(
+            f"{where!r} holds files of several formats: {listed}",
+            follows="some of them would be left out without a word",
+            remedy="point at one of them with a glob, or name the format with fmt=...",
+        )
     return next(iter(found))
 
 
@@ -76,12 +85,15 @@ def belongs(name: str, fmt: str) -> bool:
 
 
 def format_named(name: str) -> Format:
-    """The format of this name. Raises ValueError for an unknown one."""
+    """The format of this name. Raises ConfigError for an unknown one."""
     from zephon.io.jsonl import Jsonl
     from zephon.io.memory import Memory
+    from zephon.io.parquet import Parquet
     from zephon.io.text import Text
 
-    known: dict[str, Format] = {"jsonl": Jsonl(), "text": Text(), "memory": Memory()}
+    known: dict[str, Format] = {"jsonl": Jsonl(), "text": Text(), "parquet": Parquet(), "memory": Memory()}
     if name not in known:
-        raise ValueError(f"unsupported format {name!r}; {nearest(name, known)}")
+        raise ConfigError(
+            f"format {name!r} is not supported", follows="its files could not be read", remedy=nearest(name, known)
+        )
     return known[name]

@@ -14,12 +14,14 @@ import orjson
 
 from zephon.errors import DataError
 from zephon.io.formats import Documents
+from zephon.io.held import Held, listing_of
 from zephon.io.storage import read_range
 
 if TYPE_CHECKING:
     from zephon.io.dataset import Dataset
 
 _TAIL = 1 << 16
+_held = Held()
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -33,8 +35,8 @@ class Jsonl:
             DataError: a line is not one JSON object, or a compressed shard is truncated; names the address and the line.
         """
         if dataset.shards[shard].lower().endswith((".gz", ".zst")):
-            content = _decompress(dataset, shard)
             size = int(dataset.sizes[shard])
+            content = _held.get((listing_of(dataset), shard), lambda: _decompress(dataset, shard), len)
             # Compressed shards are planned by their compressed size and cut into equal parts of the decoded content.
             start, stop = start * len(content) // size, stop * len(content) // size
             offset, data = _lines_from(content, start, stop)
@@ -82,17 +84,30 @@ def _decompress(dataset: Dataset, shard: int) -> bytes:
     try:
         if dataset.shards[shard].lower().endswith(".gz"):
             return gzip.decompress(raw)
-        import zstandard
-
-        with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as reader:
-            content: bytes = reader.read()
-        return content
+        return _unzstd(raw)
     except (EOFError, OSError, zlib.error, ValueError) as error:
         raise DataError(
             f"{dataset.path(shard)} cannot be decompressed: {error}",
             follows="the documents behind the damage would be lost without a word",
             remedy="restore the shard from its source",
         ) from error
+
+
+def _unzstd(raw: bytes) -> bytes:
+    """All frames. The library's own readers end quietly where the input does."""
+    import zstandard
+
+    parts = []
+    while raw:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            parts.append(frame.decompress(raw))
+        except zstandard.ZstdError as error:
+            raise ValueError(str(error)) from error
+        if not frame.eof:
+            raise EOFError("the file ends in the middle of a frame")
+        raw = frame.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _parse(dataset: Dataset, shard: int, offset: int, data: bytes) -> Documents:

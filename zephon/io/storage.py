@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from zephon.errors import ConfigError
+from zephon.errors import ConfigError, NotFound
 
 
 @functools.lru_cache(maxsize=64)
@@ -61,7 +61,7 @@ def list_files(url: str) -> tuple[Any, str, list[tuple[str, int]]]:
         (file system, root path, [(path relative to root, size in bytes)] sorted by path).
 
     Raises:
-        FileNotFoundError: nothing is there.
+        NotFound: nothing is there.
     """
     fs, path = filesystem(url)
     if any(mark in path for mark in "*?["):
@@ -70,7 +70,7 @@ def list_files(url: str) -> tuple[Any, str, list[tuple[str, int]]]:
     elif is_local(fs) and os.path.isdir(path):
         root, found = path, _walk(path)
     elif not fs.exists(path):
-        raise FileNotFoundError(f"no such file or directory: {url!r}")
+        raise _nothing(url, "no such file or directory")
     elif fs.isdir(path):
         root = path
         found = {str(p): int(i["size"]) for p, i in fs.find(path, detail=True).items() if i["type"] == "file"}
@@ -82,8 +82,16 @@ def list_files(url: str) -> tuple[Any, str, list[tuple[str, int]]]:
         if not any(part.startswith((".", "_")) for part in name.split("/")[:-1]) and not _is_marker(name.rpartition("/")[2]):
             files.append((name, size))
     if not files:
-        raise FileNotFoundError(f"no files in {url!r}")
+        raise _nothing(url, "there is no file of data in it")
     return fs, root, sorted(files)
+
+
+def _nothing(url: str, why: str) -> NotFound:
+    return NotFound(
+        f"{url!r}: {why}",
+        follows="there would be nothing to read",
+        remedy="check the path, the glob and, in a cluster, that it is mounted on every node",
+    )
 
 
 def _is_marker(name: str) -> bool:

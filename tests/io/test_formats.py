@@ -1,0 +1,198 @@
+"""Formats: the same documents whatever the cut, the compression and the line ends; damage is an error with an address."""
+
+from __future__ import annotations
+
+import gzip
+import http.server
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from zephon.errors import ConfigError, DataError, NotFound
+from zephon.io import Dataset, InMemoryShard, read
+from zephon.types import Chunk, Piece, Ragged
+
+TEXTS = [f"document {i} " + "x" * (i * 37 % 90) for i in range(200)]
+LINES = b"".join(orjson.dumps({"text": text, "n": i}) + b"\n" for i, text in enumerate(TEXTS))
+
+
+def texts_of(dataset: Dataset, cuts: int = 1) -> list[str]:
+    """All documents of all shards, each shard read in so many ranges."""
+    found: list[str] = []
+    for shard, size in enumerate(dataset.sizes.tolist()):
+        edges = [size * i // cuts for i in range(cuts + 1)]
+        for start, stop in zip(edges, edges[1:], strict=False):
+            if start < stop:
+                columns = read(dataset, Chunk(0, 0, 0, (Piece(shard, start, stop),)))
+                found += [document["text"] for document in columns.dicts()]
+    return found
+
+
+def write(path: Path, data: bytes) -> Dataset:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return Dataset.from_path("d", str(path))
+
+
+def parquet(path: Path) -> bytes:
+    pq.write_table(pa.table({"text": TEXTS, "n": list(range(len(TEXTS)))}), path, row_group_size=33)
+    return path.read_bytes()
+
+
+WRITERS: dict[str, Callable[[Path], bytes]] = {
+    "jsonl": lambda _: LINES,
+    "jsonl.gz": lambda _: gzip.compress(LINES),
+    "jsonl.zst": lambda _: zstandard.compress(LINES[:3000]) + zstandard.compress(LINES[3000:]),
+    "parquet": parquet,
+}
+
+
+@pytest.mark.parametrize("suffix", list(WRITERS))
+@pytest.mark.parametrize("cuts", [1, 2, 7, 63])
+def test_any_cut_of_a_shard_gives_every_document_once_and_in_order(tmp_path: Path, suffix: str, cuts: int) -> None:
+    dataset = write(tmp_path / f"a.{suffix}", WRITERS[suffix](tmp_path / "made"))
+    assert texts_of(dataset, cuts) == TEXTS
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xef\xbb\xbf" + LINES, LINES.replace(b"\n", b"\r\n"), LINES.replace(b"\n", b"\n\n \n"), LINES.rstrip(b"\n")],
+    ids=["byte order mark", "carriage returns", "blank lines", "no last line feed"],
+)
+@pytest.mark.parametrize("cuts", [1, 5])
+def test_marks_blank_lines_and_line_ends_change_no_document(tmp_path: Path, data: bytes, cuts: int) -> None:
+    assert texts_of(write(tmp_path / "a.jsonl", data), cuts) == TEXTS
+
+
+def test_two_objects_on_a_line_are_an_error_that_names_line_and_byte(tmp_path: Path) -> None:
+    dataset = write(tmp_path / "a.jsonl", b'{"text": "a"}\n{"text": "b"}{"text": "c"}\n')
+    with pytest.raises(DataError, match=r"line at byte 14 of .*a\.jsonl \(line 2\)"):
+        texts_of(dataset)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.zst", "parquet"])
+def test_a_truncated_shard_is_an_error_and_never_a_quiet_end(tmp_path: Path, suffix: str) -> None:
+    whole = WRITERS[suffix](tmp_path / "made")
+    with pytest.raises(DataError, match="cannot be"):
+        texts_of(write(tmp_path / f"a.{suffix}", whole[:-10]))
+
+
+def test_a_file_that_shrank_since_it_was_listed_is_an_error(tmp_path: Path) -> None:
+    dataset = write(tmp_path / "a.jsonl", LINES)
+    (tmp_path / "a.jsonl").write_bytes(LINES[: len(LINES) // 2])
+    with pytest.raises(DataError, match="the listing said"):
+        texts_of(dataset)
+
+
+def test_data_written_anew_in_the_same_place_is_read_anew(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.jsonl.gz", gzip.compress(b'{"text": "one"}\n', mtime=0))
+    assert texts_of(first) == ["one"]
+    assert texts_of(write(tmp_path / "a.jsonl.gz", gzip.compress(b'{"text": "two"}\n', mtime=0))) == ["two"]
+
+
+def test_token_lists_in_parquet_become_ragged_columns_without_python_lists(tmp_path: Path) -> None:
+    rows = [list(range(i % 7)) for i in range(50)]
+    for kind in (pa.uint16(), pa.int32(), pa.int64()):
+        pq.write_table(pa.table({"input_ids": pa.array(rows, pa.list_(kind))}), tmp_path / "a.parquet", row_group_size=20)
+        dataset = Dataset.from_path("d", str(tmp_path / "a.parquet"))
+        size = int(dataset.sizes[0])
+        column = read(dataset, Chunk(0, 0, 0, (Piece(0, size // 3, size),))).fields["input_ids"]
+        assert isinstance(column, Ragged)
+        assert column.values.dtype == np.uint32
+        assert [row.tolist() for row in (column[i] for i in range(len(column)))] == rows[50 // 3 :]
+
+
+def test_data_that_is_not_there_or_unclear_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="to do:"):
+        Dataset.from_path("d", str(tmp_path / "missing"))
+    (tmp_path / "b").mkdir()
+    with pytest.raises(NotFound, match="no file of data"):
+        Dataset.from_path("d", str(tmp_path / "b"))
+    write(tmp_path / "b" / "a.jsonl", LINES)
+    write(tmp_path / "b" / "a.parquet", parquet(tmp_path / "made"))
+    with pytest.raises(ConfigError, match=r"several formats: jsonl \(a.jsonl\), parquet \(a.parquet\)"):
+        Dataset.from_path("d", str(tmp_path / "b"))
+    assert len(Dataset.from_path("d", str(tmp_path / "b" / "*.jsonl")).shards) == 1
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "empty.jsonl").write_bytes(b"")
+    with pytest.raises(ConfigError, match="no jsonl shard with any content"):
+        Dataset.from_path("d", str(tmp_path / "c"))
+    with pytest.raises(ConfigError, match="unknownscheme"):
+        Dataset.from_path("d", "unknownscheme://a/b")
+    with pytest.raises(ConfigError, match="did you mean 'jsonl'"):
+        Dataset.from_path("d", str(tmp_path / "b" / "a.jsonl"), fmt="json")
+    with pytest.raises(ConfigError, match="no row"):
+        Dataset.from_dict("d", {"s": InMemoryShard([])})
+    with pytest.raises(ValueError, match="stdlib://dogs"):
+        Dataset.from_path("d", "stdlib://dogs")
+
+
+def test_the_order_of_shards_does_not_depend_on_the_order_of_their_making(tmp_path: Path) -> None:
+    for name in "cab":
+        write(tmp_path / f"{name}.jsonl", LINES)
+    assert Dataset.from_path("d", str(tmp_path)).shards == ("a.jsonl", "b.jsonl", "c.jsonl")
+
+
+@pytest.mark.parametrize("suffix", list(WRITERS))
+def test_a_file_system_in_memory_gives_the_same_documents(tmp_path: Path, suffix: str) -> None:
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file(f"/zephon-test/a.{suffix}", WRITERS[suffix](tmp_path / "made"))
+    try:
+        assert texts_of(Dataset.from_path("d", f"memory://zephon-test/a.{suffix}"), 5) == TEXTS
+    finally:
+        fs.rm("/zephon-test", recursive=True)
+
+
+class _Ranges(http.server.SimpleHTTPRequestHandler):
+    """Files with byte ranges, as object stores serve them."""
+
+    def do_GET(self) -> None:
+        data = Path(self.translate_path(self.path)).read_bytes()
+        wanted = self.headers.get("Range")
+        if wanted is None:
+            self.send_response(200)
+        else:
+            first, last = wanted.removeprefix("bytes=").split("-")
+            size = len(data)
+            data = data[int(first) : int(last or size) + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{int(first) + len(data) - 1}/{size}")
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Accept-Ranges", "bytes")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def end_headers(self) -> None:
+        self.send_header("Accept-Ranges", "bytes")
+        super().end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture()
+def server(tmp_path: Path) -> Iterator[str]:
+    def handler(*args: Any) -> _Ranges:
+        return _Ranges(*args, directory=str(tmp_path))
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
+        thread = threading.Thread(target=serving.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+        thread.join(5)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "parquet"])
+def test_a_web_server_with_byte_ranges_gives_the_same_documents(tmp_path: Path, server: str, suffix: str) -> None:
+    (tmp_path / f"a.{suffix}").write_bytes(WRITERS[suffix](tmp_path / "made"))
+    assert texts_of(Dataset.from_path("d", f"{server}/a.{suffix}"), 5) == TEXTS
