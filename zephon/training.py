@@ -168,10 +168,14 @@ def _tensors(out: dict[str, Any], dtype: Any) -> dict[str, Any]:
     except ImportError:
         wanted = np.int64 if dtype == "auto" else dtype
         return {k: v.astype(wanted) if k in ("input_ids", "labels") else v for k, v in out.items()}
+    if not (isinstance(dtype, torch.dtype) or dtype == "auto"):
+        dtype = torch.from_numpy(np.empty(0, np.dtype(dtype))).dtype
     tensors = {}
     for name, value in out.items():
         if not isinstance(value, np.ndarray):
             tensors[name] = value
+        elif value.dtype.kind not in "iufb":
+            tensors[name] = value.tolist()  # text and other objects stay as they are
         elif name in ("input_ids", "labels"):
             tensor = torch.from_numpy(value.astype(np.int64))
             tensors[name] = tensor if dtype == "auto" else tensor.to(dtype)

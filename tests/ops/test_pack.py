@@ -200,6 +200,24 @@ def test_a_source_of_which_nothing_fits_ends_with_an_error_and_not_in_an_endless
             list(pipeline)
 
 
+def test_stored_tokens_are_found_under_their_usual_names_also_where_the_first_document_is_empty() -> None:
+    rows_of = [{"tokens": [], "weight": []}, {"tokens": [1, 2], "weight": [0.5, 1.0], "words": ["a", "b"]}]
+    dataset = Dataset.from_dict("d", {"s": InMemoryShard(rows_of)})
+    pipeline = Pipeline(StaticMixtureWorkSource([dataset])).options(runner="inline").pack_flat(4).batch(1)
+    (batch,) = pipeline
+    assert np.asarray(batch.fields["input_ids"]).tolist() == [[1, 2, 0, 0]]
+    assert np.asarray(batch.fields["weight"]).tolist() == [[0.5, 1.0, 0.0, 0.0]]
+    assert sorted(batch.fields) == ["input_ids", "weight"]
+
+
+@pytest.mark.parametrize("tokens", [[-1], [1.5], [[1]], ["a", 1]])
+def test_stored_tokens_that_are_no_ids_are_an_error_with_the_address(tokens: Any) -> None:
+    dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"input_ids": [1]}, {"input_ids": tokens}])})
+    with pytest.raises(DataError, match="not token ids") as caught:
+        rows(Pipeline(StaticMixtureWorkSource([dataset])).options(runner="inline").pack_flat(4))
+    assert "row 1" in "".join(caught.value.__notes__)
+
+
 def test_packing_needs_tokens_and_says_what_to_do() -> None:
     dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"text": "x"}])})
     with pytest.raises(DataError, match=r"put \.tokenize"):

@@ -74,16 +74,16 @@ def lift_tokens(columns: Columns) -> Columns:
     if found is not None:
         fields = {("input_ids" if name == found else name): column for name, column in columns.fields.items()}
         return _with(columns, columns.records, fields)
-    first = columns.records[0] if columns.records else {}
-    named: dict[str, Any] = {**first, **{name: column[0] for name, column in columns.fields.items() if len(columns)}}
-    found = next((name for name in TOKEN_FIELDS if _is_numbers(named.get(name))), None)
+    found = next((name for name in TOKEN_FIELDS if _holds_numbers(columns, name)), None)
     if found is None:
         return columns
     ids = _ragged(columns, found, np.uint32)
     fields = {name: column for name, column in columns.fields.items() if name != found}
     fields["input_ids"] = ids
-    for name, value in named.items():
-        if name != found and _is_numbers(value) and len(value) == len(named[found]):
+    shown = int(np.argmax(ids.lengths())) if len(ids) else 0  # the longest document tells which fields go with the tokens
+    document = {} if not len(columns) else _document(columns, shown)
+    for name, value in document.items():
+        if name != found and _is_numbers(value) and len(value) == len(ids[shown]):
             aligned = _ragged(columns, name, np.uint8 if name == "loss_mask" else None, optional=True)
             if aligned is not None and np.array_equal(aligned.offsets, ids.offsets):
                 fields[name] = aligned
@@ -104,6 +104,18 @@ def _with(columns: Columns, records: list[dict[str, Any]] | None, fields: dict[s
 
 
 with_fields = _with
+
+
+def _document(columns: Columns, i: int) -> dict[str, Any]:
+    record = columns.records[i] if columns.records is not None else {}
+    return {**record, **{name: column[i] for name, column in columns.fields.items()}}
+
+
+def _holds_numbers(columns: Columns, name: str) -> bool:
+    """Whether a field is a list of numbers, judged by the first document where it is not empty."""
+    values = [value for value in column_of(columns, name)[0] if value is not None]
+    filled = next((value for value in values if isinstance(value, str) or not hasattr(value, "__len__") or len(value)), None)
+    return bool(values) and (isinstance(values[0], (list, tuple, np.ndarray)) if filled is None else _is_numbers(filled))
 
 
 def _is_numbers(value: Any) -> bool:
