@@ -23,7 +23,7 @@ from zephon.train import worker
 from zephon.train.metrics import series
 
 
-def write_run(folder: Path, attempt: int = 1, **changes: Any) -> None:
+def write_run(folder: Path | str, attempt: int = 1, **changes: Any) -> None:
     """An attempt of a tiny experiment on the texts that ship with Python; ``trainer__steps=3`` changes a field."""
     data: dict[str, Any] = {
         "name": "tiny",
@@ -191,3 +191,12 @@ def test_other_data_under_an_old_ledger_ends_every_rank_and_names_the_lane(unbro
     for status, told in telling_workers(tmp_path, 2):
         assert status == 65
         assert "the first lane that differs is 3" in told
+
+
+def test_loader_ledger_and_metrics_cost_under_3_percent_of_a_10_million_parameter_model(tmp_path):
+    model = {"dim": 320, "layers": 8, "heads": 5}
+    write_run(tmp_path, model=model, pipeline__context_length=129, trainer__steps=4, checkpoint__every=100)
+    assert workers(tmp_path, 1) == [0]
+    steady = [one["seconds"] for one in series(RunDir(str(tmp_path)))][2:]
+    ours = sum(one[phase] for one in steady for phase in ("data", "agree", "record"))
+    assert ours < 0.03 * sum(one["step"] for one in steady)

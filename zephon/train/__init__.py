@@ -6,5 +6,8 @@ loop.py         the training loop, on one page
 data.py         RunSpec -> loader -> one StepBatch per optimizer step
 model.py        the decoder; attention.py its document mask
 reduction.py    gradients of one global batch: default or canonical
-optim.py schedule.py checkpoint.py metrics.py distributed.py
+evaluation.py   loss on held-out text
+records.py      what rank 0 writes of each step; metrics.py the sinks
+checkpoint.py   PyTorch distributed checkpoint, complete or not there; hf.py to and from Hugging Face
+distributed.py optim.py schedule.py loss.py tensor.py usage.py check_gpu.py
 """

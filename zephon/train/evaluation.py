@@ -41,6 +41,10 @@ class Evaluation:
 
     @torch.no_grad()
     def __call__(self) -> Result:
+        with self._session.clock("evaluate"):
+            return self._evaluate()
+
+    def _evaluate(self) -> Result:
         session, trainer = self._session, self._session.spec.trainer
         if self._steps is None:
             self._steps = self._read()

@@ -31,12 +31,12 @@ def job_for(spec: RunSpec, run: RunDir, world: World, *, tell: Callable[[str], N
         ConfigError: a dataset or tokenizer that is not there, or numbers that do not fit each other.
     """
     tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
-    datasets = [_dataset(name, one.path, one.format) for name, one in spec.data.datasets.items()]  # listed once
-    first = pipeline(spec, datasets, tokenizer, dp_rank=world.dp_rank, dp_size=world.dp_size)
+    datasets = datasets_of(spec)
+    first = pipeline(spec, tokenizer, dp_rank=world.dp_rank, dp_size=world.dp_size, datasets=datasets)
     counts = _calibration(run, first, world)
 
     def feed(rank: int, size: int) -> PipelineFeed:
-        built = pipeline(spec, datasets, tokenizer, dp_rank=rank, dp_size=size)
+        built = pipeline(spec, tokenizer, dp_rank=rank, dp_size=size, datasets=datasets)
         built.calibrate(counts)
         return PipelineFeed(built)
 
@@ -54,11 +54,13 @@ def job_for(spec: RunSpec, run: RunDir, world: World, *, tell: Callable[[str], N
     return Job(spec=spec, run=run, feed=feed, held_out=held_out, vocab_size=vocab_size, tell=tell, fence=fence)
 
 
-def pipeline(spec: RunSpec, datasets: list[Dataset], tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> zephon.Pipeline:
-    """The experiment's pipeline for one data-parallel rank."""
+def pipeline(
+    spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int, datasets: list[Dataset] | None = None
+) -> zephon.Pipeline:
+    """The experiment's pipeline for one data-parallel rank; ``datasets`` where they have been listed already."""
     data, shape = spec.data, spec.pipeline
     source = StaticMixtureWorkSource(
-        datasets,
+        datasets or datasets_of(spec),
         {name: one.weight for name, one in data.datasets.items()},
         seed=data.seed,
         shuffle_shards=data.shuffle_chunks,
@@ -76,6 +78,11 @@ def pipeline(spec: RunSpec, datasets: list[Dataset], tokenizer: Tokenizer, *, dp
     if shape.shuffle_buffer:
         built.shuffle(shape.shuffle_buffer, seed=shape.shuffle_seed)
     return built.batch(spec.trainer.microbatch_size)
+
+
+def datasets_of(spec: RunSpec) -> list[Dataset]:
+    """Lists the experiment's datasets, in the spec's order."""
+    return [_dataset(name, one.path, one.format) for name, one in spec.data.datasets.items()]
 
 
 def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> zephon.Pipeline:

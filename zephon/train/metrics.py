@@ -14,13 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 from zephon.errors import ConfigError
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 
-PROGRESS_INTERVAL_S = 0.1
+PROGRESS_INTERVAL_S, FAR_PROGRESS_INTERVAL_S = 0.1, 3.0
 PROGRESS = ("loss", "tokens_per_s", "digest", "world_size", "generation")
 
 
@@ -33,13 +34,12 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """One line per step in a file of the run directory, appended; NaN and infinities are written as words."""
+    """One line per step, appended to a local file; NaN and infinities are written as words."""
 
-    def __init__(self, run: RunDir, attempt: int, name: str = "metrics.jsonl") -> None:
+    def __init__(self, path: Path, attempt: int) -> None:
         self._attempt = attempt
-        run.fs.makedirs(run.root, exist_ok=True)
-        torn = run.exists(name) and not run.fs.cat_file(run.path(name), start=-1).endswith(b"\n")
-        self._file = run.fs.open(run.path(name), "ab")
+        torn = path.exists() and not path.read_bytes().endswith(b"\n")
+        self._file = path.open("ab")
         if torn:  # a crash cut the last line short; the next one begins on its own
             self._file.write(b"\n")
 
@@ -54,15 +54,16 @@ class JsonLines:
 
 
 class Progress:
-    """``attempts/NNNN/progress.json``, replaced at most ten times a second and once more at the end."""
+    """``attempts/NNNN/progress.json``, replaced at most ten times a second (far storage: every 3 s) and once at the end."""
 
     def __init__(self, run: RunDir, attempt: int, steps: int) -> None:
         self._run, self._place, self._steps = run, ("attempts", RunDir.attempt_name(attempt), "progress.json"), steps
+        self._interval = PROGRESS_INTERVAL_S if run.local else FAR_PROGRESS_INTERVAL_S
         self._written, self._latest = 0.0, {}  # type: tuple[float, dict[str, Any]]
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         self._latest = {"step": step + 1, "steps": self._steps, "time": time.time(), **{n: values.get(n) for n in PROGRESS}}
-        if time.monotonic() - self._written >= PROGRESS_INTERVAL_S:
+        if time.monotonic() - self._written >= self._interval:
             self._flush()
 
     def close(self) -> None:
@@ -133,17 +134,13 @@ class Clock:
 
 
 def sinks(run: RunDir, spec: RunSpec, attempt: int) -> list[Sink]:
-    """What rank 0 writes to, in the order of writing.
+    """What rank 0 writes to beside metrics.jsonl, in the order of writing.
 
     Raises:
         ConfigError: a tracker is configured and its package is not installed.
     """
     trainer = spec.trainer
-    found: list[Sink] = [
-        JsonLines(run, attempt),
-        Progress(run, attempt, trainer.steps),
-        Console(trainer.steps, trainer.log_every),
-    ]
+    found: list[Sink] = [Progress(run, attempt, trainer.steps), Console(trainer.steps, trainer.log_every)]
     if trainer.tensorboard and importlib.util.find_spec("tensorboard") is not None:
         found.append(_tensorboard(run))
     if trainer.wandb is not None:

@@ -58,10 +58,10 @@ def read_spec(run: RunDir, attempt: int) -> RunSpec:
 def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -> bool:
     import torch
 
-    from zephon.ledger import Ledger
-    from zephon.train import distributed, metrics
+    from zephon.train import distributed
     from zephon.train.feed import job_for
     from zephon.train.loop import train
+    from zephon.train.records import Records
     from zephon.train.session import build
 
     trainer, seat = spec.trainer, distributed.Seat.from_environment()
@@ -83,17 +83,14 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
         owned.callback(world.leave)
         session = build(job_for(spec, run, world, tell=tell, fence=fence.check), world)
         owned.push(lambda kind, *_: session.close(abandon=kind is not None and not issubclass(kind, ZephonError)))
-        ledger: Ledger | None = None
-        sinks: list[metrics.Sink] = []
+        records: Records | None = None
         if world.first:
             try:
-                ledger = owned.enter_context(Ledger(run.path("ledger.jsonl")))
-                sinks = metrics.sinks(run, spec, attempt)
+                records = Records(run, spec, attempt, generation)
+                owned.callback(records.close)
             except ZephonError as error:
                 session.fault = error  # told to all ranks before the first step
-            for sink in sinks:
-                owned.callback(sink.close)
-        return train(session, ledger=ledger, sinks=sinks, leaving=leaving.is_set, generation=generation)
+        return train(session, records=records, leaving=leaving.is_set)
 
 
 class Fence:

@@ -1,0 +1,50 @@
+"""The files of rank 0, also where a file cannot be appended to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fsspec
+
+from tests.train.ranks import Meet, on_ranks
+from tests.train.test_worker import write_run
+from zephon.rundir import RunDir
+from zephon.train import checkpoint, worker
+from zephon.train.metrics import series
+from zephon.train.records import Mirror
+
+
+def far_run(meet: Meet, rank: int) -> list[Any]:
+    """Two attempts in one process's memory file system, which stands for an object store; the second trains on."""
+    url, found = "memory://far/run", []
+    for attempt, steps in [(1, 4), (2, 6)]:
+        write_run(url, attempt, trainer__steps=steps, checkpoint__every=4)
+        status = worker.main(url, attempt)
+        run = RunDir(url)
+        lines = run.fs.cat_file(run.path("ledger.jsonl")).splitlines()
+        found.append((status, len(lines), [one["step"] for one in series(run)], checkpoint.complete_steps(run)))
+    return found
+
+
+def test_a_run_in_far_storage_keeps_ledger_metrics_and_checkpoints_there_and_resumes():
+    (found,) = on_ranks(far_run, 1)
+    assert found == [(0, 4, list(range(4)), [4]), (0, 6, list(range(6)), [4, 6])]
+
+
+def test_a_mirror_of_a_local_file_is_the_file(tmp_path):
+    mirror = Mirror(RunDir(str(tmp_path)), "ledger.jsonl")
+    assert mirror.path == tmp_path / "ledger.jsonl"
+    mirror.close()
+
+
+def test_a_mirror_brings_the_far_file_and_takes_it_back():
+    fsspec.filesystem("memory").pipe_file("/mirror/log", b"one\n")
+    mirror = Mirror(RunDir("memory://mirror"), "log")
+    with mirror.path.open("ab") as file:
+        file.write(b"two\n")
+    assert RunDir("memory://mirror").fs.cat_file("/mirror/log") == b"one\n"
+    mirror.push()
+    assert RunDir("memory://mirror").fs.cat_file("/mirror/log") == b"one\ntwo\n"
+    folder = mirror.path.parent
+    mirror.close()
+    assert not folder.exists()
