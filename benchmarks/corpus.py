@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,3 +43,37 @@ def write_jsonl(folder: Path, megabytes: float, files: int = 4) -> Path:
             while written < megabytes * 1e6 / files:
                 written += out.write(next(lines))
     return folder
+
+
+def write_many(folder: Path, files: int) -> Path:
+    """So many small JSON Lines shards, hard links to a few: what counts is listing and planning them."""
+    folder.mkdir(parents=True)
+    line = itertools.cycle([orjson.dumps({"text": text}) + b"\n" for text in itertools.islice(texts(), 64)])
+    for number in range(min(files, 64)):
+        (folder / f"{number:06}.jsonl").write_bytes(next(line))
+    for number in range(64, files):
+        os.link(folder / f"{number % 64:06}.jsonl", folder / f"{number:06}.jsonl")
+    return folder
+
+
+def write_tokens(folder: Path, text: Path, millions: float) -> Path:
+    """The text's GPT-2 ids as a Parquet list column."""
+    import pyarrow
+    from pyarrow import parquet
+
+    from zephon.ops.tokenizers import load_tokenizer
+
+    folder.mkdir(parents=True)
+    tokenizer, written = load_tokenizer("gpt2"), 0
+    kind = pyarrow.list_(pyarrow.int32())
+    with parquet.ParquetWriter(folder / "part.parquet", pyarrow.schema([("input_ids", kind)]), compression="NONE") as out:
+        for file in itertools.cycle(sorted(text.glob("*.jsonl"))):
+            with open(file, "rb") as lines:
+                while batch := [orjson.loads(line)["text"] for line in itertools.islice(lines, 500)]:
+                    ids = tokenizer.encode(batch)
+                    column = pyarrow.ListArray.from_arrays(ids.offsets.astype("int32"), ids.values.view("int32"))
+                    out.write_table(pyarrow.table({"input_ids": column.cast(kind)}))
+                    written += len(ids.values)
+                    if written >= millions * 1e6:
+                        return folder
+    raise AssertionError("the cycle over files is endless")

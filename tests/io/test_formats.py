@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import http.server
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ def texts_of(dataset: Dataset, cuts: int = 1) -> list[str]:
     found: list[str] = []
     for shard, size in enumerate(dataset.sizes.tolist()):
         edges = [size * i // cuts for i in range(cuts + 1)]
-        for start, stop in zip(edges, edges[1:], strict=False):
+        for start, stop in itertools.pairwise(edges):
             if start < stop:
                 columns = read(dataset, Chunk(0, 0, 0, (Piece(shard, start, stop),)))
                 found += [document["text"] for document in columns.dicts()]
@@ -179,7 +180,7 @@ class _Ranges(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture()
+@pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
     def handler(*args: Any) -> _Ranges:
         return _Ranges(*args, directory=str(tmp_path))

@@ -51,6 +51,9 @@ SUFFIXES = {
 }
 
 
+_BY_LENGTH = sorted(SUFFIXES.items(), key=lambda pair: -len(pair[0]))
+
+
 def detect(names: list[str], where: str) -> str:
     """The one format of these files.
 
@@ -59,9 +62,9 @@ def detect(names: list[str], where: str) -> str:
     """
     found: dict[str, str] = {}
     for name in names:
-        suffix = next((s for s in sorted(SUFFIXES, key=len, reverse=True) if name.lower().endswith(s)), None)
-        if suffix is not None:
-            found.setdefault(SUFFIXES[suffix], name)
+        fmt = format_of(name)
+        if fmt is not None:
+            found.setdefault(fmt, name)
     if not found:
         raise ConfigError(
             f"{where!r}: no file has a known suffix ({', '.join(SUFFIXES)})",
@@ -78,10 +81,18 @@ def detect(names: list[str], where: str) -> str:
     return next(iter(found))
 
 
+def format_of(name: str) -> str | None:
+    """The format that a file's suffix stands for; None for an unknown one."""
+    for suffix, fmt in _BY_LENGTH:
+        if name.endswith(suffix):
+            return fmt
+    lower = name.lower()
+    return None if lower == name else format_of(lower)
+
+
 def belongs(name: str, fmt: str) -> bool:
     """Whether a file of a directory is a shard of a dataset of this format."""
-    suffixes = [suffix for suffix, its in SUFFIXES.items() if its == fmt]
-    return any(name.lower().endswith(suffix) for suffix in suffixes)
+    return format_of(name) == fmt
 
 
 def format_named(name: str) -> Format:

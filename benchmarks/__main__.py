@@ -1,0 +1,86 @@
+"""``python -m benchmarks [--quick]``: one table; every figure was taken in this run."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.corpus import write_jsonl, write_many, write_tokens
+from benchmarks.floor import affinity
+from benchmarks.measure import in_child
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smaller corpus and fewer rounds")
+    quick = parser.parse_args().quick
+    console = Console()
+    table = Table("what", "measured", "wanted", title=f"zephon's loader on {len(affinity())} cores")
+    with tempfile.TemporaryDirectory(prefix="zephon-bench-") as temporary:
+        root = Path(temporary)
+        with console.status("writing the corpus"):
+            text = str(write_jsonl(root / "text", 20 if quick else 80))
+            tokens = str(write_tokens(root / "tokens", Path(text), 10 if quick else 40))
+            many = str(write_many(root / "many", 10_000 if quick else 100_000))
+            few = str(write_jsonl(root / "few", 10, files=10))
+        rows = _rows(text, tokens, few, many, quick)
+        with console.status("measuring") as status:
+            for what, measured, wanted in rows:
+                table.add_row(what, measured(), wanted)
+                status.update(f"measured: {what}")
+    console.print(table)
+
+
+def _rows(text: str, tokens: str, few: str, many: str, quick: bool):  # type: ignore[no-untyped-def]
+    size, rounds = (4_000_000, 3) if quick else (16_000_000, 7)
+
+    def ratio(cores: int, **options: object) -> str:
+        f = in_child("text", cores, folder=text, tokens=size, rounds=rounds, **options)
+        return (
+            f"{f['cpu']:.2f} of the floor by processor time, {f['wall']:.2f} by the clock "
+            f"({f['loader']:.1f} of {f['floor']:.1f} Mtok/s; {f['loader_cpu']:.1f} of {f['floor_cpu']:.1f} per core)"
+        )
+
+    def pretokenized() -> str:
+        f = in_child("tokens", 1, folder=tokens, tokens=size)
+        return f"{f['wall']:.0f} Mtok/s by the clock, {f['cpu']:.0f} by processor time"
+
+    def first(folder: str) -> str:
+        f = in_child("first", 2, folder=folder)
+        return f"{f['seconds']:.2f} s, {f['cpu']:.2f} s of processor"
+
+    def state() -> str:
+        f = in_child("state", 2, folder=text)
+        return f"{f['bytes']} bytes a lane, {f['ms']:.2f} ms"
+
+    def restore(step: int) -> str:
+        f = in_child("restore", 2, folder=text, step=step, lanes=32)
+        return f"{f['seconds']:.2f} s, {f['cpu']:.2f} s of processor"
+
+    def lanes(count: int) -> str:
+        f = in_child("lanes", 2, folder=text, lanes=count, tokens=size)
+        return f"{f['cpu'] * 1e3:.0f} ms of processor per Mtok, {f['mb']:.0f} MB more"
+
+    def meters() -> str:
+        return f"{in_child('meters', 1, folder=text)['share']:.2%}"
+
+    yield "raw text, 1 core", lambda: ratio(1), "0.85, aim 0.95"
+    yield "raw text, 2 cores", lambda: ratio(2), "0.85, aim 0.95"
+    yield "raw text, 2 cores, isolated", lambda: ratio(2, isolated=True), "-"
+    yield "pretokenized, 1 core", pretokenized, "50 Mtok/s"
+    yield "first batch, 10 files", lambda: first(few), "1.5 s"
+    yield "first batch, many files", lambda: first(many), "1.5 s"
+    yield "state, 8 lanes", state, "128 bytes, 1 ms"
+    yield "restore and first batch, 32 lanes, step 100", lambda: restore(100), "2 s"
+    yield "restore and first batch, 32 lanes, step 100,000", lambda: restore(100_000), "the same"
+    for count in (1, 8, 32, 128):
+        yield f"{count} lanes on one rank", lambda count=count: lanes(count), "linear in buffers"
+    yield "meters", meters, "under 1%"
+
+
+if __name__ == "__main__":
+    main()

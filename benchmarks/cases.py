@@ -1,0 +1,154 @@
+"""What is measured. Each function runs in a process of its own and returns plain numbers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import pairs, peak_mb, pin
+
+_BEGUN = time.perf_counter()
+
+
+def pipeline(folder: str, *, lanes: int = 1, tokenize: bool = True, **options: Any) -> Any:
+    """The pipeline of the announcement, endless."""
+    from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+
+    source = StaticMixtureWorkSource([Dataset.from_path("text", folder)], seed=1, exhausted_policy="repeat")
+    chain = Pipeline(source).options(canonical_replicas=lanes, **options)
+    if tokenize:
+        chain.tokenize(tokenizer_id="gpt2", field="text", special_tokens="eos")
+    return chain.pack_flat(2048, algorithm="wrap").shuffle(1024).batch(8)
+
+
+def take(batches: Any, tokens: int) -> int:
+    """Takes batches until they hold so many tokens."""
+    done = 0
+    for batch in batches:
+        done += batch.fields["input_ids"].size
+        if done >= tokens:
+            break
+    return done
+
+
+def text(folder: str, cores: int, tokens: int, rounds: int, **options: Any) -> dict[str, float]:
+    """Raw text against the floor. The loader runs on between rounds as far as its read-ahead goes, and then stands still."""
+    from benchmarks import floor
+
+    pin(cores)
+    files = sorted(Path(folder).glob("*.jsonl"))
+    loader = pipeline(folder, max_workers=cores, **options)
+    batches = iter(loader)
+    take(batches, 2_000_000)
+    floor.run(files, 2048, cores, 2_000_000)
+    found = pairs(lambda: floor.run(files, 2048, cores, tokens), lambda: take(batches, tokens), rounds)
+    loader.close()
+    return found
+
+
+def tokens(folder: str, cores: int, tokens: int) -> dict[str, float]:
+    """Pretokenized Parquet: Mtok/s by wall clock and by processor time, the best of five rounds."""
+    pin(cores)
+    loader = pipeline(folder, tokenize=False, max_workers=cores)
+    batches = iter(loader)
+    take(batches, tokens)
+    wall, cpu = [], []
+    for _ in range(5):
+        begun, spent = time.perf_counter(), time.process_time()
+        done = take(batches, tokens)
+        wall.append(done / (time.perf_counter() - begun) / 1e6)
+        cpu.append(done / (time.process_time() - spent) / 1e6)
+    loader.close()
+    return {"wall": max(wall), "cpu": max(cpu)}
+
+
+def first(folder: str, cores: int) -> dict[str, float]:
+    """Seconds from the start of this process to its first batch."""
+    pin(cores)
+    loader = pipeline(folder)
+    next(iter(loader))
+    found = {"seconds": time.perf_counter() - _BEGUN, "cpu": time.process_time()}
+    loader.close()
+    return found
+
+
+def state(folder: str, cores: int) -> dict[str, float]:
+    """Bytes a lane and milliseconds to take a state, with batches under way."""
+    pin(cores)
+    loader = pipeline(folder, lanes=8, global_batch_size=64)
+    batches = iter(loader)
+    for _ in range(50):
+        next(batches)
+    spent = []
+    for _ in range(20):
+        begun = time.perf_counter()
+        saved = loader.checkpoint()
+        spent.append((time.perf_counter() - begun) * 1e3)
+        next(batches)
+    loader.close()
+    return {"bytes": max(len(cursor) for cursor in saved["lanes"].values()), "ms": max(spent)}
+
+
+def restore(folder: str, cores: int, step: int, lanes: int) -> dict[str, float]:
+    """Seconds to restore a state in the middle of a flush interval and deliver the first batch; tokenizer built before."""
+    from zephon.ops.tokenizers import load_tokenizer
+    from zephon.state import Cursor
+
+    pin(cores)
+    load_tokenizer("gpt2").encode(["warm"])
+    loader = pipeline(folder, lanes=lanes)
+    saved = loader.checkpoint()
+    position = step * 8 // 8 * 8
+    cursor = Cursor(position=position, tail_chunks=1, tail_tokens=100, delivered=200, tokens=(step * 8 * 2048,)).encode()
+    begun, spent = time.perf_counter(), time.process_time()
+    loader.restore({**saved, "step": step, "lanes": dict.fromkeys(range(lanes), cursor)})
+    next(iter(loader))
+    found = {"seconds": time.perf_counter() - begun, "cpu": time.process_time() - spent}
+    loader.close()
+    return found
+
+
+def lanes(folder: str, cores: int, lanes: int, tokens: int) -> dict[str, float]:
+    """Processor seconds per million tokens and peak memory with many lanes on one rank."""
+    from zephon.ops.tokenizers import load_tokenizer
+
+    pin(cores)
+    load_tokenizer("gpt2").encode(["warm"])
+    before = peak_mb()
+    loader = pipeline(folder, lanes=lanes)
+    batches = iter(loader)
+    take(batches, lanes * 16 * 2048)
+    spent = time.process_time()
+    done = take(batches, tokens)
+    found = {"cpu": (time.process_time() - spent) / done * 1e6, "mb": peak_mb() - before}
+    loader.close()
+    return found
+
+
+def meters(folder: str, cores: int) -> dict[str, float]:
+    """The meters' own processor time as a share of the loader's, by calling them as often as it does."""
+    from zephon.engine.meters import Meters, Work
+
+    pin(cores)
+    loader = pipeline(folder, runner="inline", prefetch_batches=0)
+    batches = list(itertools.islice(loader, 200))
+    spent = time.process_time()
+    take(iter(loader), 200 * 8 * 2048)
+    whole = time.process_time() - spent
+    loader.close()
+    own = Meters(("text",))
+    work = Work(None, 0, {"read": 0.001, "tokenize": 0.001})
+    spent = time.process_time()
+    for batch in batches:
+        own.batch(batch, 0.0)
+        own.chunk(work, 0.0)
+    return {"share": (time.process_time() - spent) / whole}
+
+
+if __name__ == "__main__":
+    name, arguments = sys.argv[1], json.loads(sys.argv[2])
+    print(json.dumps(globals()[name](**arguments)))
