@@ -5,6 +5,7 @@ Importing has no side effects and does not import torch.
 
 from zephon.batch import SampleBatch
 from zephon.io import Dataset, InMemoryShard
+from zephon.ops.records import SampleMeta, SampleRecord
 from zephon.pipeline import Pipeline
 from zephon.state import merge_states
 from zephon.work import MixtureSpec, StaticMixtureWorkSource, TokenEstimation, WorkSource
@@ -15,6 +16,8 @@ __all__ = [
     "MixtureSpec",
     "Pipeline",
     "SampleBatch",
+    "SampleMeta",
+    "SampleRecord",
     "StaticMixtureWorkSource",
     "TokenEstimation",
     "WorkSource",

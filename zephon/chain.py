@@ -326,6 +326,12 @@ class Chain:
         mixture = getattr(self._source, "mixture", None)
         return None if mixture is None else mixture.for_datasets([dataset.name for dataset in self._source.datasets])
 
+    @property
+    def _workers(self) -> int | None:
+        """``max_workers``, or else the largest ``parallelism`` that an op was given; None leaves it to the machine."""
+        asked = [getattr(op, "parallelism", None) for op in self._split()[0]]
+        return self._options.max_workers if self._options.max_workers is not None else max(filter(None, asked), default=None)
+
     def _guard(self, stages: Sequence[StageOp]) -> Guard:
         names = [dataset.name for dataset in self._source.datasets]
         return guard_for(self._options.on_error, names, [op.on_error for op in stages], self._options.quarantine_budget)

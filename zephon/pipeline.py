@@ -223,9 +223,10 @@ class Pipeline(Chain):
         options = self._options
         settings = Settings(
             runner=options.runner,
-            workers=options.max_workers,
+            workers=self._workers,
             prefetch_batches=options.prefetch_batches,
             prefetch_bytes=options.prefetch_bytes,
+            ahead=self._prefetch,
             chunk_bytes=getattr(self._source, "chunk_bytes", 1 << 18),
         )
         return Engine(self._program(), self._delivery(), self._current(), settings)

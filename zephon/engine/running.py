@@ -19,19 +19,23 @@ from zephon.state import RankState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Performance settings of an engine; see `zephon.options.Options`. ``chunk_bytes`` is the source's."""
+    """Performance settings of an engine; see `zephon.options.Options`. ``chunk_bytes`` is the source's.
+
+    ``ahead`` is how many chunks a lane may be ahead, where a user says so.
+    """
 
     runner: str
     workers: int | None
     prefetch_batches: int
     prefetch_bytes: int
     chunk_bytes: int
+    ahead: int | None = None
 
     def window(self, program: Program, workers: int, lanes: int) -> int:
         """Chunks ahead of each lane: enough to keep all workers busy, few enough to stay within ``prefetch_bytes``."""
         if not workers:
             return 1
-        wanted = max(2, program.flush_every, -(-2 * workers // lanes))
+        wanted = self.ahead or max(2, program.flush_every, -(-2 * workers // lanes))
         # A quarter to a half token a byte, four bytes a token: what is ready is about as large as the text it came from.
         return max(1, min(wanted, self.prefetch_bytes // (2 * self.chunk_bytes * lanes)))
 
