@@ -15,6 +15,7 @@ from zephon.rundir import RunDir
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)]
 
+SAVE_EVERY = 20
 WORKER = "tests.agent.toy_worker"
 DEAD = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 SETTINGS = [
@@ -28,7 +29,7 @@ SETTINGS = [
 
 
 def toy(machines: Machines, name: str, nodes: int, settings: dict[str, Any], **options: Any) -> RunDir:
-    env = {"ZEPHON_TOY": json.dumps({"steps": 100000, "step_s": 0.05, "save_every": 20, **settings})}
+    env = {"ZEPHON_TOY": json.dumps({"steps": 100000, "step_s": 0.05, "save_every": SAVE_EVERY, **settings})}
     spec = machines.spec(name, *SETTINGS, f"nodes={nodes}", worker_env=env, **options)
     return machines.submit(spec, worker=WORKER)
 
@@ -98,6 +99,22 @@ def test_the_coordinators_death_disturbs_no_step_and_its_successor_can_resize(ma
     reach(run, "the new coordinator re-forms", lambda now: now.generation > before.generation)
     whole(run, "three nodes again")
     assert lost_steps(machines, began) == 0
+
+
+def test_an_agent_killed_by_force_is_named_replaced_and_costs_at_most_a_checkpoint_interval(
+    machines: Machines, run: RunDir
+) -> None:
+    """What the kernel does to a container that is out of memory: exit code 137 and no last word."""
+    _, (pod, *_) = a_victim(machines)
+    generation, began = look(run).generation, time.time()
+    kill = "kill -9 $(pgrep -f zephon.agent | head -1)"
+    machines.kubectl("exec", pod["metadata"]["name"], "-n", "faults", "--", "/usr/bin/sh", "-c", kill, check=False)
+    told = until("named", lambda: "exit code 137" in (line := look(run).message) and line, 20)
+    assert "ask for more memory_mb if OOMKilled" in told
+    shrunk(run, generation)
+    whole(run, "three nodes again")
+    assert lost_steps(machines, began) <= SAVE_EVERY
+    writers_agree(machines)
 
 
 def test_a_drained_machine_costs_no_step(machines: Machines, run: RunDir) -> None:
@@ -198,3 +215,14 @@ def test_jobs_that_cannot_work_end_or_say_why(machines: Machines) -> None:
         assert "PodFailurePolicy" in look(rundir).message
     generations = [event for event in events(machines.runs, "crash") if event["event"] == "generation"]
     assert len(generations) == 1, "a crash before the first step was tried again"
+
+
+def test_nodes_wait_for_a_coordinator_that_comes_late_and_the_job_completes(machines: Machines) -> None:
+    overlay = machines.options("late")["overlay"] | {"coordinator": {"spec": {"replicas": 0}}}
+    rundir = toy(machines, "late", 1, {"steps": 20}, overlay=overlay)
+    until("the node runs", lambda: "1 nodes run" in look(rundir).message, 60)
+    time.sleep(12)
+    machines.kubectl("scale", "deployment", "late-1-coordinator", "--replicas=1", "-n", "late")
+    reach(rundir, "the last step", lambda now: now.state == "DONE")
+    assert machines.api.get("Job", "late", "late-1")["status"]["completedIndexes"] == "0"
+    assert machines.pods("late") == []
