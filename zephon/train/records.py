@@ -71,53 +71,6 @@ class Records:
         except OSError as error:
             session.fault = _unwritable(session, error)
 
-    def _write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
-    def push(self) -> None:
-        """Brings the run directory's copy up to date."""
-        if self._folder is None or not self.path.exists() or self.path.stat().st_size == self._pushed:
-            return
-        data = self.path.read_bytes()
-        self._run.write_bytes(self._name, data=data)
-        self._pushed = len(data)
-
-    def close(self) -> None:
-        self.push()
-        if self._folder is not None:
-            self._folder.cleanup()
-
-
-class Records:
-    """The files of one attempt. Opening may raise ZephonError: a damaged ledger, a tracker that is not installed."""
-
-    def __init__(self, run: RunDir, spec: RunSpec, attempt: int, generation: int) -> None:
-        self._generation, self._lanes = generation, spec.lanes.count
-        self._mirrors = [Mirror(run, "ledger.jsonl"), Mirror(run, "metrics.jsonl")]
-        ledger, metrics = (mirror.path for mirror in self._mirrors)
-        self._ledger = Ledger(str(ledger))
-        self._sinks = [JsonLines(metrics, attempt), *sinks(run, spec, attempt)]
-
-    def write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
-        """One step. What goes wrong becomes the session's fault: all ranks are told before the next step, and end together."""
-        try:
-            with session.clock("record"):
-                self._write(session, step, update, held_out)
-        except ZephonError as error:
-            session.fault = error
-        except OSError as error:
-            session.fault = _unwritable(session, error)
-
-    def _write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
-        if True:
-            session.job.fence()
-            digest, lanes = step_digest(step.digests, self._lanes)
-            said = {"world_size": session.world.seat.size, "generation": self._generation, "loss": update.loss}
-            self._ledger.append(step=step.step, digest=digest, lanes=lanes, tokens=step.by_dataset, **said)
-            values = {**said, "digest": digest.hex(), **measured(session, step, update)}
-            if held_out is not None:
-                values |= {"eval_loss": held_out.loss, "eval_tokens": held_out.tokens}
-            for sink in self._sinks:
-                sink.write(step.step, values)
-
     def push(self, session: Session) -> None:
         """Before a checkpoint: the run directory has every step so far."""
         try:
@@ -132,6 +85,17 @@ class Records:
         self._ledger.close()
         for mirror in self._mirrors:
             mirror.close()
+
+    def _write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
+        session.job.fence()
+        digest, lanes = step_digest(step.digests, self._lanes)
+        said = {"world_size": session.world.seat.size, "generation": self._generation, "loss": update.loss}
+        self._ledger.append(step=step.step, digest=digest, lanes=lanes, tokens=step.by_dataset, **said)
+        values = {**said, "digest": digest.hex(), **measured(session, step, update)}
+        if held_out is not None:
+            values |= {"eval_loss": held_out.loss, "eval_tokens": held_out.tokens}
+        for sink in self._sinks:
+            sink.write(step.step, values)
 
 
 def measured(session: Session, step: GlobalStep, update: Update) -> dict[str, Any]:
