@@ -13,7 +13,6 @@ from fsspec.implementations.local import LocalFileSystem
 
 from zephon.errors import ConfigError, NotFound
 
-
 _FEW = 4096
 
 

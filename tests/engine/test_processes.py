@@ -1,0 +1,154 @@
+"""Child processes: the same data as threads, and nothing left behind however anybody ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.engine.recipes import fails, kills, kills_once, small, upper
+from tests.laws import Job, assert_restarts, assert_same_data, reference
+from zephon.engine.isolated import Isolated
+from zephon.errors import ConfigError, WorkerDied
+
+MODES: list[dict[str, Any]] = [{"runner": "process"}, {"isolated": True}, {"runner": "process", "isolated": True}]
+
+
+def children() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children(recursive=True) if "zephon.engine.child" in " ".join(child.cmdline())]
+
+
+def gone(pids: list[int], seconds: float = 10.0) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_processes_deliver_the_same_batches_and_states(mode: dict[str, Any]) -> None:
+    expected = reference(lambda **options: small(function=upper, **options), 12)
+    assert_same_data(lambda **options: small(function=upper, **options), expected, sizes=(1,), **mode)
+    with Job(small, **mode) as job, Job(small, runner="inline", prefetch_batches=0) as plain:
+        assert job.steps(5) == plain.steps(5)
+        assert job.states() == plain.states()
+    assert children() == []
+
+
+def test_an_isolated_engine_restarts_at_other_sizes() -> None:
+    expected = reference(small, 4)
+    assert_restarts(small, expected, sizes=(1, 2), every=2, isolated=True)
+
+
+@pytest.mark.parametrize("mode", MODES[:2], ids=str)
+def test_an_exception_in_user_code_arrives_with_its_address(mode: dict[str, Any]) -> None:
+    with Job(small, function=fails, **mode) as job, pytest.raises(KeyError, match="thirty-seven") as caught:
+        job.steps(100)
+    assert any("row 37" in note for note in caught.value.__notes__)
+    assert children() == []
+
+
+def test_a_killed_worker_is_replaced_and_the_data_stays_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = reference(small, 20)
+    monkeypatch.setenv("ZEPHON_TEST_MARK", str(tmp_path / "killed"))
+    assert_same_data(lambda **options: small(function=kills_once, **options), expected, sizes=(1,), runner="process")
+    assert (tmp_path / "killed").exists()
+
+
+def test_a_chunk_that_kills_two_workers_ends_the_run_with_its_address() -> None:
+    with Job(small, function=kills, runner="process") as job, pytest.raises(WorkerDied, match=r"dataset 'd', shard 'a'"):
+        job.steps(100)
+    assert children() == []
+
+
+def test_a_killed_engine_is_an_error_in_bounded_time() -> None:
+    pipeline = small(isolated=True)
+    batches = iter(pipeline)
+    next(batches)
+    os.kill(children()[0].pid, signal.SIGKILL)
+    begun = time.monotonic()
+    with pytest.raises(WorkerDied, match="killed by signal 9"):
+        for _ in range(1000):
+            next(batches)
+    assert time.monotonic() - begun < 5
+    assert children() == []
+
+
+@pytest.mark.parametrize("mode", MODES[:2], ids=str)
+def test_functions_without_a_name_are_refused_at_once(mode: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="instead of lambdas"):
+        next(iter(small(function=lambda document: document, **mode)))
+    assert children() == []
+
+
+def test_a_child_started_from_a_thread_outlives_it() -> None:
+    made: list[Any] = []
+    thread = threading.Thread(target=lambda: made.append(iter(small(isolated=True))))
+    thread.start()
+    thread.join()
+    assert next(made[0]).step == 0
+    made[0].close()
+
+
+def test_a_closed_isolated_iterator_is_at_its_end() -> None:
+    pipeline = small(isolated=True)
+    batches = iter(pipeline)
+    next(batches)
+    assert isinstance(batches._running, Isolated)  # type: ignore[attr-defined]
+    pipeline.close()
+    assert next(batches, None) is None
+
+
+PARENT = """
+import os, sys, time
+from tests.engine.recipes import small
+if __name__ == "__main__":
+    pipeline = small(**eval(sys.argv[1]))
+    batches = iter(pipeline)
+    next(batches)
+    import psutil
+    print(*[child.pid for child in psutil.Process().children(recursive=True)], flush=True)
+    if sys.argv[2] == "break":
+        sys.exit(0)
+    if sys.argv[2] == "exception":
+        raise RuntimeError("in the loop")
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "end"),
+    [*((mode, end) for mode in MODES[:2] for end in ("SIGKILL", "SIGTERM", "break", "exception")), (MODES[2], "SIGKILL")],
+    ids=str,
+)
+def test_nothing_is_left_when_the_parent_ends(tmp_path: Path, mode: dict[str, Any], end: str) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    before = set(os.listdir("/dev/shm"))
+    with subprocess.Popen(
+        [sys.executable, str(script), repr(mode), end],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert pids
+        begun = time.monotonic()
+        if end.startswith("SIG"):
+            parent.send_signal(getattr(signal, end))
+        parent.wait(20)
+        assert time.monotonic() - begun < 5
+    assert gone(pids)
+    assert set(os.listdir("/dev/shm")) <= before
