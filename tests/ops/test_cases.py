@@ -36,8 +36,7 @@ def ids(batches: Any) -> list[int]:
 
 
 def first(pipeline: Pipeline, n: int) -> list[SampleBatch]:
-    batches = list(itertools.islice(iter(pipeline), n))
-    return batches
+    return list(itertools.islice(iter(pipeline), n))
 
 
 def resumed(pipeline: Pipeline, state: Any) -> Pipeline:
@@ -207,7 +206,7 @@ def test_c01_every_pass_has_an_order_of_its_own_and_the_same_one_for_any_workers
     assert len({tuple(order) for order in orders}) == 3
     source = {"stop_after_passes": 3, "shuffle_shards": True, "shuffle_within_shard": True}
     threads = pipeline_of(numbered(16), source=source, runner="threads", max_workers=2).batch(1)
-    assert ids(threads) == sum(orders, [])
+    assert ids(threads) == list(itertools.chain(*orders))
     assert len({tuple(order) for order in passes(3, reshuffle_on_repeat=False)}) == 1
 
 

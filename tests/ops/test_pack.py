@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.ops.recipes import length_of
 from zephon import Dataset, InMemoryShard, Pipeline, SampleBatch, StaticMixtureWorkSource, TokenEstimation
 from zephon.errors import ConfigError, DataError
-from zephon.ops.packing.bins import Bins, Piece, Splitting
+from zephon.ops.packing.bins import Bins, Splitting
 
 ALGORITHMS = ("first_fit", "best_fit", "wrap", "best_fit_wrap")
 
@@ -98,9 +98,8 @@ def slow_first_fit(lengths: list[int], length: int, bins: int) -> list[list[int]
 
 def planned(lengths: list[int], length: int, bins: int, *, best: bool) -> list[list[int]]:
     planner = Bins(length, bins, None, 1, best=best)
-    for i, n in enumerate(lengths):
-        planner.add(Piece(0, i, 0, n))
-    return [[piece.length for piece in row] for row in planner.full()]
+    planner.add((i, 0, n) for i, n in enumerate(lengths))
+    return [[stop - start for _, start, stop in row] for row in planner.full()]
 
 
 @settings(max_examples=60, deadline=None)
@@ -117,11 +116,10 @@ def test_best_fit_takes_the_bin_with_the_least_room_left() -> None:
 
 def test_best_fit_wrap_takes_the_longest_that_fits_and_splits_one_to_fill_the_row() -> None:
     planner = Splitting(10, 3, None)
-    for i, n in enumerate([7, 5, 6, 2]):
-        planner.add(Piece(0, i, 0, n))
+    planner.add((i, 0, n) for i, n in enumerate([7, 5, 6, 2]))
     # 7 first; 2 fits behind it; one token of the longest that is left, 6, fills the row.
-    assert planner.full() == [[Piece(0, 0, 0, 7), Piece(0, 3, 0, 2), Piece(0, 2, 0, 1)]]
-    assert planner.rest() == [[Piece(0, 1, 0, 5), Piece(0, 2, 1, 6)]]
+    assert planner.full() == [[(0, 0, 7), (3, 0, 2), (2, 0, 1)]]
+    assert planner.rest() == [[(1, 0, 5), (2, 1, 6)]]
 
 
 def test_limits_leave_out_and_count_with_the_address() -> None:
@@ -256,12 +254,12 @@ def test_the_flush_wastes_less_than_half_a_percent_at_the_defaults(algorithm: st
     interval, kept, flushed, used = 460_000, 0, 0, 0
     planner = Bins(2048, 64, None, 1, best=algorithm == "best_fit")
     for i, n in enumerate(lengths):
-        planner.add(Piece(0, i, 0, n))
+        planner.add([(i, 0, n)])
         used += n
         if used // interval != (used - n) // interval:
             before = planner.full()
-            kept += sum(2048 - sum(piece.length for piece in row) for row in before)
-            flushed += sum(2048 - sum(piece.length for piece in row) for row in planner.rest())
+            kept += sum(2048 - sum(stop - start for _, start, stop in row) for row in before)
+            flushed += sum(2048 - sum(stop - start for _, start, stop in row) for row in planner.rest())
     share = flushed / (used // interval * interval)
     print(f"{algorithm}: padding before sentinels {kept / used:.3%}, of the flush {share:.3%}")
     assert share < 0.005

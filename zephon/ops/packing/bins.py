@@ -9,27 +9,17 @@ best_fit_wrap   a pool of ``num_bins`` candidates: the longest that fits, again 
 from __future__ import annotations
 
 import bisect
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
-
-class Piece(NamedTuple):
-    """A slice of a document: element ``element`` of the block known as ``key``, tokens ``start`` to ``stop``."""
-
-    key: int
-    element: int
-    start: int
-    stop: int
-
-    @property
-    def length(self) -> int:
-        return self.stop - self.start
-
+Piece = tuple[int, int, int]
+"""A slice of a document: its number in the pool, and its tokens from ``start`` to ``stop``. A plain tuple, for speed."""
 
 Row = list[Piece]
 
 
 class Planner(Protocol):
-    def add(self, piece: Piece) -> None: ...
+    def add(self, pieces: Iterable[Piece]) -> None: ...
 
     def full(self) -> list[Row]:
         """Rows that are finished, each given out once."""
@@ -58,31 +48,32 @@ class Bins:
         self._open: list[Row] = []
         self._done: list[Row] = []
 
-    def add(self, piece: Piece) -> None:
-        need = piece.stop - piece.start
-        rooms = self._rooms
-        if self._best:
-            at = bisect.bisect_left(rooms, need)
-        else:
-            at = 0
-            for room in rooms:
-                if room >= need:
-                    break
-                at += 1
-        if at == len(rooms):
-            if at >= self._bins:
-                fullest = 0 if self._best else rooms.index(min(rooms))
-                del rooms[fullest]
-                self._done.append(self._open.pop(fullest))
-            self._put(self._length - need, [piece], len(rooms))
-            return
-        row, room = self._open[at], rooms[at] - need
-        row.append(piece)
-        if self._best or room < self._least or len(row) >= self._most:
-            del rooms[at], self._open[at]
-            self._put(room, row, at)
-        else:
-            rooms[at] = room
+    def add(self, pieces: Iterable[Piece]) -> None:
+        rooms, rows, best = self._rooms, self._open, self._best
+        for piece in pieces:
+            need = piece[2] - piece[1]
+            if best:
+                at = bisect.bisect_left(rooms, need)
+            else:
+                at = 0
+                for room in rooms:
+                    if room >= need:
+                        break
+                    at += 1
+            if at == len(rooms):
+                if at >= self._bins:
+                    fullest = 0 if best else rooms.index(min(rooms))
+                    del rooms[fullest]
+                    self._done.append(rows.pop(fullest))
+                self._put(self._length - need, [piece], len(rooms))
+                continue
+            row, room = rows[at], rooms[at] - need
+            row.append(piece)
+            if best or room < self._least or len(row) >= self._most:
+                del rooms[at], rows[at]
+                self._put(room, row, at)
+            else:
+                rooms[at] = room
 
     def _put(self, room: int, row: Row, at: int) -> None:
         if room < self._least or len(row) >= self._most:
@@ -105,8 +96,7 @@ class Bins:
     def _again(self, pieces: list[Piece]) -> list[Row]:
         """What is held at the end, longest first into the tightest bin: often fewer rows than were open."""
         packer = Bins(self._length, len(pieces) + 1, self._most, self._least, best=True)
-        for piece in sorted(pieces, key=lambda piece: -piece.length):
-            packer.add(piece)
+        packer.add(sorted(pieces, key=lambda piece: piece[1] - piece[2]))
         return [*packer._done, *packer._open]
 
 
@@ -115,35 +105,39 @@ class Splitting:
 
     def __init__(self, length: int, candidates: int, most: int | None) -> None:
         self._length, self._candidates, self._most = length, candidates, most or 1 << 62
-        self._pool: list[tuple[int, int, Piece]] = []  # (length, -serial, piece), sorted: of equals the oldest comes last
-        self._tokens = self._serial = 0
+        self._lengths: list[int] = []  # of the pool, ascending; of equals the oldest is last
+        self._pool: list[Piece] = []
+        self._tokens = 0
         self._done: list[Row] = []
 
-    def add(self, piece: Piece) -> None:
-        self._put(piece)
-        while self._tokens >= self._length and (
-            len(self._pool) > self._candidates or self._tokens > self._candidates * self._length
-        ):
-            self._done.append(self._row())
+    def add(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            self._put(piece)
+            while self._tokens >= self._length and (
+                len(self._pool) > self._candidates or self._tokens > self._candidates * self._length
+            ):
+                self._done.append(self._row())
 
     def _put(self, piece: Piece) -> None:
-        self._serial += 1
-        self._tokens += piece.length
-        bisect.insort(self._pool, (piece.length, -self._serial, piece))
+        length = piece[2] - piece[1]
+        at = bisect.bisect_left(self._lengths, length)
+        self._tokens += length
+        self._lengths.insert(at, length)
+        self._pool.insert(at, piece)
 
     def _row(self) -> Row:
         row: Row = []
         room = self._length
         while room and self._pool and len(row) < self._most:
-            at = bisect.bisect_left(self._pool, (room + 1,)) - 1
-            _, _, piece = self._pool.pop(at)  # -1 when none fits: the longest
-            self._tokens -= piece.length
+            at = bisect.bisect_right(self._lengths, room) - 1  # -1 when none fits: then the longest is split
+            piece, length = self._pool.pop(at), self._lengths.pop(at)
+            self._tokens -= length
             if at < 0:
-                rest = piece._replace(start=piece.start + room)
-                piece = piece._replace(stop=piece.start + room)
-                self._put(rest)
+                number, start, stop = piece
+                self._put((number, start + room, stop))
+                piece, length = (number, start, start + room), room
             row.append(piece)
-            room -= piece.length
+            room -= length
         return row
 
     def full(self) -> list[Row]:

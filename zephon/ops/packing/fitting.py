@@ -8,7 +8,7 @@ import numpy as np
 
 from zephon.ops.block import Block
 from zephon.ops.op import Counting
-from zephon.ops.packing.bins import Piece, Planner, Row
+from zephon.ops.packing.bins import Planner, Row
 from zephon.ops.packing.pool import Pool
 from zephon.types import IntArray
 
@@ -35,13 +35,11 @@ class Fitting(Counting):
         self._planner = planner()
         self._pool, self._lengths, self._make = pool, lengths, make
 
-    def push(self, block: Block) -> Block | None:
-        lengths = self._lengths(block)
-        chosen = np.flatnonzero(lengths > 0)
-        key = self._pool.hold(block, len(chosen))
-        add = self._planner.add
-        for element, length in zip(chosen.tolist(), lengths[chosen].tolist(), strict=True):
-            add(Piece(key, element, 0, length))
+    def push(self, block: Block, lengths: IntArray | None = None) -> Block | None:
+        lengths = self._lengths(block) if lengths is None else lengths
+        first = self._pool.hold(block, lengths)
+        chosen = np.flatnonzero(lengths)
+        self._planner.add(zip((chosen + first).tolist(), [0] * len(chosen), lengths[chosen].tolist(), strict=True))
         return self._make(self._planner.full())
 
     def flush(self, *, final: bool) -> Block | None:

@@ -10,7 +10,7 @@ import numpy as np
 from zephon.errors import DataError
 from zephon.ops.block import Block, addresses_of, concatenate
 from zephon.ops.op import Counting, LaneContext
-from zephon.ops.packing.fitting import Admission
+from zephon.ops.packing.fitting import Admission, Fitting
 from zephon.types import IntArray
 
 
@@ -43,8 +43,8 @@ class Gate(Counting):
             packer.start(position)
 
     def push(self, block: Block) -> Block | None:
-        admitted = self._admit(block)
-        return _joined([packer.push(part) for packer, part in self._dealt(admitted)])
+        admitted, lengths = self._admit(block)
+        return _joined([_push(packer, part, its) for packer, part, its in self._dealt(admitted, lengths)])
 
     def flush(self, *, final: bool) -> Block | None:
         return _joined([packer.flush(final=final) for packer in self._packers])
@@ -61,35 +61,38 @@ class Gate(Counting):
         return int(self._groups[dataset])
 
     def prime(self, block: Block) -> None:
-        for packer, part in self._dealt(self._admit(block)):
+        for packer, part, _ in self._dealt(*self._admit(block)):
             packer.prime(part)
 
     def trim(self, carried: Sequence[int]) -> None:
         for packer, tokens in zip(self._packers, carried, strict=True):
             packer.trim([tokens])
 
-    def _dealt(self, block: Block) -> list[tuple[Any, Block]]:
+    def _dealt(self, block: Block, lengths: IntArray) -> list[tuple[Any, Block, IntArray]]:
         if len(self._packers) == 1:
-            return [(self._packers[0], block)]
+            return [(self._packers[0], block, lengths)]
         group = self._groups[block.datasets()]
-        found = [(packer, np.flatnonzero(group == number)) for number, packer in enumerate(self._packers)]
-        # A chunk is of one dataset, so nearly always all of it goes one way.
-        return [(packer, block if len(rows) == len(block) else block.take(rows)) for packer, rows in found if len(rows)]
+        dealt = []
+        for number in np.unique(group).tolist():
+            rows = np.flatnonzero(group == number)
+            # A chunk is of one dataset, so nearly always all of it goes one way.
+            part = block if len(rows) == len(block) else block.take(rows)
+            dealt.append((self._packers[number], part, lengths[rows]))
+        return dealt
 
-    def _admit(self, block: Block) -> Block:
-        rule = self._admission
-        admitted, short, long = rule.split(self._lengths(block))
+    def _admit(self, block: Block) -> tuple[Block, IntArray]:
+        rule, lengths = self._admission, self._lengths(block)
+        admitted, short, long = rule.split(lengths)
         if len(admitted) == len(block):
-            return block
+            return block, lengths
         if len(long) and rule.oversized == "error":
-            self._refuse(block, long[:1])
+            self._refuse(block, long[:1], int(lengths[long[0]]))
         self.leave_out(block, short, f"{rule.name}: shorter than min_sequence_length")
         self.leave_out(block, long, f"{rule.name}: longer than max_length")
-        return block.take(admitted)
+        return block.take(admitted), lengths[admitted]
 
-    def _refuse(self, block: Block, row: IntArray) -> None:
+    def _refuse(self, block: Block, row: IntArray, length: int) -> None:
         dataset, shard, place = (int(value[0]) for value in addresses_of(block, row))
-        length = int(self._lengths(block.take(row))[0])
         error = DataError(
             f"a document of {length} tokens is longer than max_length={self._admission.length}",
             follows="it would have to be left out, and drop_oversized=False says no",
@@ -98,6 +101,11 @@ class Gate(Counting):
         if dataset >= 0 and self._context.sources:
             error.add_note(f"address: {self._context.sources[dataset].address(shard, place)}, lane {self._context.lane}")
         raise error
+
+
+def _push(packer: Any, block: Block, lengths: IntArray) -> Block | None:
+    made: Block | None = packer.push(block, lengths) if isinstance(packer, Fitting) else packer.push(block)
+    return made
 
 
 def _joined(blocks: list[Block | None]) -> Block | None:

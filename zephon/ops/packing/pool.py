@@ -1,25 +1,31 @@
-"""Documents that wait for their row, by reference, and the rows made of them."""
+"""Documents that wait for their row, by reference, and the rows made of them.
+
+Documents are numbered as they come, so a block holds a range of numbers; where a document's tokens lie is looked up for
+all documents of a set of rows at once.
+"""
 
 from __future__ import annotations
 
+import bisect
 from typing import Any
 
 import numpy as np
 
 from zephon.errors import DataError
 from zephon.ops.block import Block, Part, identity
-from zephon.ops.packing.bins import Piece, Row
+from zephon.ops.packing.bins import Row
 from zephon.ops.packing.stream import aligned_fields, make_rows
 from zephon.ops.records import payloads
-from zephon.types import Array, Column, Ragged
+from zephon.types import Array, Column, IntArray, Ragged
+
+_SHORT = 64  # tokens: shorter slices are gathered through one index, longer ones copied one by one
 
 
 class _Held:
-    """A block with its places as Python lists, and how many of its documents still wait."""
+    """A block whose first document has this number; ``waiting`` of its documents have not left yet."""
 
-    def __init__(self, block: Block, waiting: int) -> None:
-        self.block, self.waiting = block, waiting
-        self.part, self.row = block.part.tolist(), block.row.tolist()
+    def __init__(self, first: int, block: Block, lengths: IntArray, waiting: int) -> None:
+        self.first, self.block, self.lengths, self.waiting = first, block, lengths, waiting
         self.payloads: list[dict[str, Any]] | None = None
 
 
@@ -34,41 +40,65 @@ class Pool:
 
     def __init__(self, length: int, pad: int, datasets: int) -> None:
         self._length, self._pad, self._datasets = length, pad, datasets
-        self._held: dict[int, _Held] = {}
+        self._held: list[_Held] = []
         self._next = 0
         self._names: list[str] | None = None
 
-    def hold(self, block: Block, waiting: int) -> int:
-        """Takes a block of which so many documents will be used; returns its key."""
-        key, self._next = self._next, self._next + 1
-        self._held[key] = _Held(block, waiting)
-        return key
+    def hold(self, block: Block, lengths: IntArray) -> int:
+        """Takes a block; returns the number of its first document. Documents without a token never leave."""
+        first, self._next = self._next, self._next + len(block)
+        waiting = int(np.count_nonzero(lengths))
+        if waiting:
+            self._held.append(_Held(first, block, lengths, waiting))
+        return first
 
     def rows(self, rows: list[Row]) -> Block | None:
         """Packed rows, padded at the end."""
         if not rows:
             return None
-        names = self._fields(rows)
-        out = {name: self._empty(rows[0][0], name, len(rows)) for name in names}
-        starts: list[int] = []
-        sources: list[int] = []
-        used = np.zeros(len(rows), np.int64)
-        for number, row in enumerate(rows):
-            at = 0
-            for piece in row:
-                part, place = self._place(piece)
-                starts.append(at)
-                sources.append(part.datasets[place])
-                for name in names:
-                    column: Ragged = part.fields[name]  # type: ignore[assignment]
-                    begin = column.offsets[place]
-                    out[name][number, at : at + piece.length] = column.values[begin + piece.start : begin + piece.stop]
-                at += piece.length
-            used[number] = at
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
-        self._release(rows)
-        return make_rows(out, np.array(starts, np.int64), np.array(sources, np.int64), offsets, used, self._datasets)
+        pieces = np.array([piece for row in rows for piece in row], np.int64)
+        sizes = np.array([len(row) for row in rows], np.int64)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        lengths = pieces[:, 2] - pieces[:, 1]
+        ends = np.cumsum(lengths)
+        row = np.repeat(np.arange(len(rows)), sizes)
+        before = np.concatenate([np.zeros(1, np.int64), ends])[offsets[:-1]]
+        starts = ends - lengths - before[row]
+        used = ends[offsets[1:] - 1] - before
+        to = row * self._length + starts
+        sources = np.empty(len(pieces), np.int64)
+        out: dict[str, Array] = {}
+        for held, here in self._by_block(pieces[:, 0]):
+            element = pieces[here, 0] - held.first
+            sources[here] = held.block.datasets()[element]
+            part, place = held.block.part[element], held.block.row[element]
+            for number in np.unique(part).tolist():
+                mine = part == number
+                self._copy(held.block.parts[number], place[mine], pieces[here[mine]], to[here[mine]], out, len(rows))
+            self._release(held, element, pieces[here, 2])
+        fields = {name: flat.reshape(len(rows), self._length) for name, flat in out.items()}
+        return make_rows(fields, starts, sources, offsets, used, self._datasets)
+
+    def _copy(self, part: Part, place: IntArray, pieces: IntArray, to: IntArray, out: dict[str, Array], rows: int) -> None:
+        """Copies slices of a part's documents to their places in the flat rows."""
+        if self._names is None:
+            self._names = aligned_fields(part)
+        lengths = pieces[:, 2] - pieces[:, 1]
+        for name in self._names:
+            column = part.fields.get(name)
+            if not isinstance(column, Ragged):
+                raise fields_differ(name)
+            if name not in out:
+                filler = self._pad if name == "input_ids" else 0
+                out[name] = np.full(rows * self._length, filler, column.values.dtype)
+            flat, values = out[name], column.values
+            begin = column.offsets[place] + pieces[:, 1]
+            if lengths.sum() < _SHORT * len(lengths):
+                within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+                flat[np.repeat(to, lengths) + within] = values[np.repeat(begin, lengths) + within]
+                continue
+            for target, source, length in zip(to.tolist(), begin.tolist(), lengths.tolist(), strict=True):
+                flat[target : target + length] = values[source : source + length]
 
     def groups(self, rows: list[Row], *, whole: bool) -> Block | None:
         """The documents of each row as ``packed_samples``: a list of payloads, or with ``whole=False`` of tokens alone."""
@@ -78,60 +108,37 @@ class Pool:
         out: list[list[dict[str, Any]]] = []
         for number, row in enumerate(rows):
             samples = []
-            for piece in row:
-                held = self._held[piece.key]
-                part, place = self._place(piece)
+            for document, start, stop in row:
+                held = self._held[bisect.bisect_right([held.first for held in self._held], document) - 1]
+                element = document - held.first
                 if held.payloads is None:
                     held.payloads = payloads(held.block)
-                ids = part.fields.get("input_ids")
-                size = int(ids.offsets[place + 1] - ids.offsets[place]) if isinstance(ids, Ragged) else 0
-                payload = held.payloads[piece.element]
-                if isinstance(ids, Ragged) and (piece.start, piece.stop) != (0, size):
-                    aligned = aligned_fields(held.block)
-                    payload = {k: v[piece.start : piece.stop] if k in aligned else v for k, v in payload.items()}
+                payload, part = held.payloads[element], held.block.parts[int(held.block.part[element])]
+                tokens = isinstance(part.fields.get("input_ids"), Ragged)
+                if tokens and (start, stop) != (0, int(held.lengths[element])):
+                    aligned = aligned_fields(part)
+                    payload = {name: value[start:stop] if name in aligned else value for name, value in payload.items()}
                 samples.append(payload if whole else {"input_ids": payload["input_ids"]})
-                counts[number, part.datasets[place]] += piece.length if isinstance(ids, Ragged) else 0
+                dataset = int(part.datasets[int(held.block.row[element])])
+                counts[number, dataset] += stop - start if tokens else 0
             out.append(samples)
-        self._release(rows)
+        pieces = np.array([piece for row in rows for piece in row], np.int64)
+        for held, here in self._by_block(pieces[:, 0]):
+            self._release(held, pieces[here, 0] - held.first, pieces[here, 2])
         column: Column = out
         return identity(Part({"packed_samples": column}, np.full(len(rows), -1, np.int64)), counts)
 
-    def _place(self, piece: Piece) -> tuple[Part, int]:
-        held = self._held[piece.key]
-        return held.block.parts[held.part[piece.element]], held.row[piece.element]
+    def _by_block(self, documents: IntArray) -> list[tuple[_Held, IntArray]]:
+        """The blocks that some documents lie in, each with the indexes of those documents."""
+        firsts = np.array([held.first for held in self._held], np.int64)
+        block = np.searchsorted(firsts, documents, side="right") - 1
+        return [(self._held[number], np.flatnonzero(block == number)) for number in np.unique(block).tolist()]
 
-    def _empty(self, first: Piece, name: str, rows: int) -> Array:
-        column = self._place(first)[0].fields[name]
-        assert isinstance(column, Ragged)
-        return np.full((rows, self._length), self._pad if name == "input_ids" else 0, column.values.dtype)
-
-    def _fields(self, rows: list[Row]) -> list[str]:
-        if self._names is None:
-            self._names = aligned_fields(self._held[rows[0][0].key].block)
-        for row in rows:
-            for piece in row:
-                missing = [name for name in self._names if name not in self._place(piece)[0].fields]
-                if missing:
-                    raise fields_differ(missing[0])
-        return self._names
-
-    def _release(self, rows: list[Row]) -> None:
-        for row in rows:
-            for piece in row:
-                held = self._held.get(piece.key)
-                if held is None:
-                    continue
-                held.waiting -= self._ends(held, piece)
-                if held.waiting <= 0:
-                    del self._held[piece.key]
-
-    def _ends(self, held: _Held, piece: Piece) -> int:
-        """1 when this piece is the end of its document. A document's last piece is the last to leave."""
-        ids = held.block.parts[held.part[piece.element]].fields.get("input_ids")
-        if not isinstance(ids, Ragged):
-            return 1
-        place = held.row[piece.element]
-        return int((piece.start == 0 and piece.length == 0) or piece.stop >= ids.offsets[place + 1] - ids.offsets[place])
+    def _release(self, held: _Held, element: IntArray, stop: IntArray) -> None:
+        """A document has left when its last slice has, which is the last to leave."""
+        held.waiting -= int(np.count_nonzero(stop == held.lengths[element]))
+        if held.waiting == 0:
+            self._held.remove(held)
 
 
 def fields_differ(name: str) -> DataError:

@@ -10,13 +10,14 @@ from zephon.ops.block import Block, Part, identity
 from zephon.types import Array, IntArray, Ragged
 
 
-def aligned_fields(block: Block) -> list[str]:
+def aligned_fields(part: Part) -> list[str]:
     """Fields with one value a token: ``input_ids`` and all ragged fields of the same lengths. Others cannot be packed."""
-    whole = block.parts[0].fields
-    ids = whole["input_ids"]
+    ids = part.fields["input_ids"]
     assert isinstance(ids, Ragged)
     same = [
-        n for n, c in whole.items() if isinstance(c, Ragged) and n != "input_ids" and np.array_equal(c.offsets, ids.offsets)
+        name
+        for name, column in part.fields.items()
+        if isinstance(column, Ragged) and name != "input_ids" and np.array_equal(column.offsets, ids.offsets)
     ]
     return ["input_ids", *sorted(same)]
 
@@ -46,7 +47,7 @@ class Stream:
         """Puts the documents of a block behind; returns how many tokens they are."""
         if len(block) == 0:
             return 0
-        names = aligned_fields(block) if not self.values else list(self.values)
+        names = aligned_fields(block.parts[0]) if not self.values else list(self.values)
         columns = {name: block.ragged(name) for name in names}
         offsets = columns["input_ids"].offsets
         filled = np.diff(offsets) > 0
@@ -78,7 +79,7 @@ class Stream:
         Returns:
             (rows or None, tokens of the block).
         """
-        columns = {name: block.ragged(name) for name in (list(self.values) or aligned_fields(block))}
+        columns = {name: block.ragged(name) for name in (list(self.values) or aligned_fields(block.parts[0]))}
         offsets = columns["input_ids"].offsets
         held, total = len(self), int(offsets[-1])
         n = (held + total) // length
