@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import signal
 import subprocess
@@ -78,8 +79,7 @@ def test_a_killed_engine_is_an_error_in_bounded_time() -> None:
     os.kill(children()[0].pid, signal.SIGKILL)
     begun = time.monotonic()
     with pytest.raises(WorkerDied, match="killed by signal 9"):
-        for _ in range(1000):
-            next(batches)
+        collections.deque(batches, maxlen=0)
     assert time.monotonic() - begun < 5
     assert children() == []
 

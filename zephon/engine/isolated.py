@@ -47,7 +47,9 @@ class _Serve:
                     spent = (meters.documents, meters.bytes, {**meters.waiting, "loop": 0.0}, meters.working)
                 channel.send((kind, value, spent), slot)
                 if kind != "batch":
-                    return
+                    running.close()
+                    while True:  # until the parent has read it and hangs up
+                        channel.receive()
         finally:
             running.close()
 

@@ -63,7 +63,7 @@ class Running(Iterator[SampleBatch]):
         runner = self._runner = make_runner(settings.runner, settings.workers, engine.program)
         try:
             window = settings.window(engine.program, runner.workers, len(state.lanes))
-            lanes = {n: Lane(n, engine.program, runner, cursor, window, meters) for n, cursor in state.lanes.items()}
+            lanes = self.lanes = {n: Lane(n, engine.program, runner, cursor, window, meters) for n, cursor in state.lanes.items()}
         except BaseException:
             runner.close()
             raise
