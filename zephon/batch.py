@@ -56,6 +56,10 @@ class SampleBatch:
             payload["positions"] = self.positions()
         return payload
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The real rows, each as one dict of its fields."""
+        return [{name: column[i] for name, column in self.payload.items()} for i in range(self.real_rows)]
+
     def positions(self) -> Array:
         """int32[rows, length]: each token's place in its document; padding counts from 0 as well."""
         if self.starts is None:

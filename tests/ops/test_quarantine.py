@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,31 @@ def test_a_line_that_is_not_json_goes_into_quarantine_and_is_named(tmp_path: Pat
     assert sum(left.count for batch in batches for left in batch.left_out) == 3
     with pytest.raises(DataError, match=r"line at byte 14 .*is not one JSON object"):
         list(pipeline("raise"))
+
+
+def test_unreadable_lines_stay_out_at_every_restart_and_size(tmp_path: Path) -> None:
+    lines = ["{broken" if i % 9 == 4 else json.dumps({"text": f"document {i}", "id": i}) for i in range(120)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    dataset = Dataset.from_path("d", str(tmp_path))
+
+    def make(dp_degree: int = 1, dp_group_id: int = 0, microbatch_size: int = 1, **options: Any) -> Pipeline:
+        source = StaticMixtureWorkSource([dataset], exhausted_policy="repeat", chunk_bytes=150)
+        fixed = {"canonical_replicas": 4, "flush_every_k_chunks": 2, "on_error": "quarantine", "runner": "inline"}
+        pipeline = Pipeline(source).options(**{**fixed, "dp_degree": dp_degree, "dp_group_id": dp_group_id, **options})
+        pipeline.tokenize(tokenizer_id="bytes", field="text").pack_flat(40, algorithm="wrap").shuffle(3)
+        return pipeline.batch(microbatch_size)
+
+    expected = reference(make, 8)
+    assert_restarts(make, expected, sizes=(1, 4, 2))
+
+
+def test_a_bad_document_behind_an_accumulator_is_named_too() -> None:
+    dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"text": "a"}, {"text": 5}])})
+    source = StaticMixtureWorkSource([dataset], shuffle_shards=False)
+    pipeline = Pipeline(source).options(runner="inline").shuffle(4).tokenize(tokenizer_id="bytes", field="text").batch(1)
+    with pytest.raises(DataError, match="not text") as caught:
+        list(pipeline)
+    assert "dataset 'd', shard 's', row 1, lane 0" in "".join(caught.value.__notes__)
 
 
 def test_quarantine_behind_an_accumulator_is_refused() -> None:

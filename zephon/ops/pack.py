@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -173,8 +174,13 @@ class PackSequences(Pack):
     def describe(self) -> dict[str, Any]:
         own = super().describe()
         if self.length_fn is not None:
-            own["length_fn"] = identity_of(self.length_fn, self.version, where="pack_sequences(length_fn)")
+            own["length_fn"] = self._identity
         return own
+
+    @functools.cached_property
+    def _identity(self) -> dict[str, Any]:
+        assert self.length_fn is not None
+        return identity_of(self.length_fn, self.version, where="pack_sequences(length_fn)")
 
     def check(self) -> None:
         super().check()

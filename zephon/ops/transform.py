@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -101,9 +102,12 @@ class MapTransform(StageOp):
     version: str | None = None
     parallelism: int | None = free()
 
+    @functools.cached_property
+    def _identity(self) -> dict[str, Any]:
+        return identity_of(self.fn, self.version, where=self.name)  # reads source text: too slow for every checkpoint
+
     def describe(self) -> dict[str, Any]:
-        function = identity_of(self.fn, self.version, where=self.name)
-        return {"op": self.name, "fn": function, "drop_none": self.drop_none, "on_error": self.on_error}
+        return {"op": self.name, "fn": self._identity, "drop_none": self.drop_none, "on_error": self.on_error}
 
     def check(self) -> None:
         check_on_error(self.name, self.on_error)
@@ -171,13 +175,16 @@ class StatefulTransform(AccumulatorOp):
     version: str | None = None
     parallelism: int | None = free(1)
 
-    def describe(self) -> dict[str, Any]:
+    @functools.cached_property
+    def _identities(self) -> dict[str, Any]:
         functions = {name: getattr(self, name) for name in ("init_state", "push", "flush", "should_flush", "transform")}
-        described = {
+        return {
             name: None if fn is None else identity_of(fn, self.version, where=f"stateful_transform {self.label!r}")
             for name, fn in functions.items()
         }
-        return {"op": self.name, "label": self.label, **described}
+
+    def describe(self) -> dict[str, Any]:
+        return {"op": self.name, "label": self.label, **self._identities}
 
     def check(self) -> None:
         self.describe()
