@@ -154,9 +154,9 @@ class Pipeline(Chain):
     def to_torch_dataset(self, stateful: bool = True, **to_training: Any) -> Any:
         """A ``torch.utils.data.IterableDataset`` of ``batch.to_training(**to_training)``, for DataLoaders.
 
-        See `zephon.integrations.torch_data.PipelineDataset`.
+        See `zephon.engine.torch_data.PipelineDataset`.
         """
-        from zephon.integrations.torch_data import PipelineDataset
+        from zephon.engine.torch_data import PipelineDataset
 
         return PipelineDataset(self, stateful=stateful, to_training=to_training)
 

@@ -11,14 +11,22 @@ with ``num_workers=0`` it is here; with a worker, torchdata's StatefulDataLoader
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from zephon.batch import SampleBatch
 from zephon.errors import ConfigError
 
-if TYPE_CHECKING:
-    from zephon.pipeline import Pipeline
+
+class Source(Protocol):
+    """What a pipeline is to a DataLoader."""
+
+    def __iter__(self) -> Iterator[SampleBatch]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class PipelineDataset(IterableDataset[dict[str, Any]]):
@@ -33,7 +41,7 @@ class PipelineDataset(IterableDataset[dict[str, Any]]):
         ConfigError: on iteration in one of several DataLoader workers.
     """
 
-    def __init__(self, pipeline: Pipeline, *, stateful: bool = True, to_training: Mapping[str, Any]) -> None:
+    def __init__(self, pipeline: Source, *, stateful: bool = True, to_training: Mapping[str, Any]) -> None:
         self.pipeline = pipeline
         self.stateful = stateful
         self._to_training = dict(to_training)
