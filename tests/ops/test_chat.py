@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from zephon import Dataset, InMemoryShard, Pipeline, SampleBatch, StaticMixtureWorkSource
 from zephon.errors import ConfigError, DataError
+from zephon.ops.chat import TokenizeChat
 from zephon.ops.tokenizers import load_tokenizer
+from zephon.types import Columns
 
 TAGS = (
     "{{ bos_token }}{% for m in messages %}[{{ m.role }}]"
@@ -187,6 +190,16 @@ def test_a_chat_that_does_not_fit_is_an_error_with_its_address(rows: Any, option
 def test_what_cannot_work_is_refused_before_any_data_is_read(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         run([{"messages": CHAT}], **options)
+
+
+def test_an_op_travels_to_another_process_without_its_compiled_template() -> None:
+    op = TokenizeChat(tokenizer=load_tokenizer("bytes"), chat_template=TAGS)
+    op.check()
+    again = pickle.loads(pickle.dumps(op))
+    rows = [{"messages": CHAT}]
+    columns = Columns(0, np.zeros(1, np.int64), np.zeros(1, np.int64), rows)
+    one, other = op.stage()(columns).fields["input_ids"], again.stage()(columns).fields["input_ids"]
+    assert one[0].tolist() == other[0].tolist()
 
 
 def test_a_template_cannot_reach_into_python() -> None:

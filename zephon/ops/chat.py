@@ -16,6 +16,7 @@ A template renders the messages; what the model is to learn is a list of spans o
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -91,7 +92,8 @@ class TokenizeChat(StageOp):
                     follows="messages could not become text",
                     remedy="give chat_template=, or apply_chat_template=False to join the contents as they are",
                 )
-            renderer = self._renderer()
+            renderer = self._renderer
+            assert renderer is not None
             if self.span_source == "generation_tags" and not renderer.has_tags:
                 raise ConfigError(
                     "span_source='generation_tags', but the template has no {% generation %}",
@@ -100,16 +102,23 @@ class TokenizeChat(StageOp):
                 )
 
     def stage(self) -> Stage:
-        renderer = self._renderer() if self.apply_chat_template else None
-        return lambda columns: self._run(columns, renderer)
+        return self._run
 
-    def _renderer(self) -> Renderer:
+    @functools.cached_property
+    def _renderer(self) -> Renderer | None:
+        """Made where it is used: a compiled template cannot travel to another process."""
+        if not self.apply_chat_template:
+            return None
         from zephon.ops.template import Renderer  # Jinja is loaded by those who use it
 
         assert self._template is not None
         return Renderer(self._template, self.tokenizer, self.chat_template_kwargs or {})
 
-    def _run(self, columns: Columns, renderer: Renderer | None) -> Columns:
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_renderer"}
+
+    def _run(self, columns: Columns) -> Columns:
+        renderer = self._renderer
         chats, present = column_of(columns, self.field)
         if present is not None:
             if self.missing_field == "error":
