@@ -153,7 +153,7 @@ def test_an_old_container_beside_its_replacement_is_no_second_writer(machines: M
         until("the hint", lambda: f"kubectl taint nodes {machine} {DEAD}" in look(run).message, 120)
         machines.kubectl("taint", "nodes", machine, DEAD)
         index = int(old["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
-        until("another pod of the index", lambda: machines.uids("faults").get(index) not in (None, old["metadata"]["uid"]), 60)
+        until("another pod of the index", lambda: machines.uids("faults").get(index) not in (None, old["metadata"]["uid"]), 200)
         successor = machines.uids("faults")[index]
         until("it stands by", lambda: any(successor in str(event.get("node")) for event in events(machines.runs, "faults")), 90)
         before = look(run)
