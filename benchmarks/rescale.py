@@ -3,7 +3,7 @@
     python -m benchmarks.rescale [--changes 21] [--torchrun 3]
 
 The stall runs from the end of the last step at the old size to the end of the first step at the new one, of the real trainer
-on a laptop-size model. A third of the changes each are a node more, a node less, and a killed node that is replaced.
+on a laptop-size model. A third of the changes each are a node more, a node less, and a preempted node that is replaced.
 torchrun runs the same worker with the settings under which its scale-up works at all (see docs/launching.md).
 """
 
@@ -62,7 +62,7 @@ def ours(runs: str, changes: int) -> list[dict[str, Any]]:
 
 
 def _kind(event: dict[str, Any]) -> str:
-    if event["reason"].startswith("lost"):
+    if event["nodes"] == event["nodes_before"]:
         return "replaced"
     return "up" if event["nodes"] > event["nodes_before"] else "down"
 
@@ -71,7 +71,7 @@ def _replace(rundir: RunDir) -> None:
     state = local.read_state(rundir, rundir.attempts()[-1])
     assert state is not None
     before = look(rundir).generation
-    psutil.Process(next(iter(state["nodes"].values()))).kill()
+    os.kill(next(iter(state["nodes"].values())), signal.SIGTERM)
     session.wait_for(rundir, lambda now: now.generation > before and now.state == "TRAINING", 120, "to replace a node")
 
 

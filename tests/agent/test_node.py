@@ -15,6 +15,7 @@ from zephon.errors import ConfigError
 from zephon.launch import session
 
 Maker = Callable[..., Toy]
+pytestmark = pytest.mark.slow  # every test starts real agents, which import torch
 
 
 def steps_of(toy: Toy) -> list[int]:
@@ -25,7 +26,6 @@ def assert_every_step_once(toy: Toy) -> None:
     assert steps_of(toy) == list(range(1, toy.settings["steps"] + 1)), toy.story()
 
 
-@pytest.mark.slow
 def test_one_two_one_three_nodes_lose_no_step_and_keep_the_agents_that_stay(toy: Maker) -> None:
     run = toy(nodes=1, steps=400, step_s=0.02, save_every=50).start()
     run.wait_step(5)
@@ -41,7 +41,6 @@ def test_one_two_one_three_nodes_lose_no_step_and_keep_the_agents_that_stay(toy:
     assert [size for _, size in sizes] == [1, 2, 1, 3]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_killed_agent_is_replaced_and_the_other_stays_though_it_hosted_the_store(toy: Maker, index: int) -> None:
     run = toy(nodes=2, steps=200, step_s=0.02, save_every=5).start()
@@ -59,7 +58,6 @@ def test_a_killed_agent_is_replaced_and_the_other_stays_though_it_hosted_the_sto
     assert (run.look().failures, run.look().lost) == (0, 1)
 
 
-@pytest.mark.slow
 def test_killing_and_restarting_one_agent_twenty_times_ends_with_all_steps(toy: Maker) -> None:
     run = toy(nodes=2, steps=150, step_s=0.02, save_every=5).start()
     run.wait_step(3)
@@ -79,7 +77,6 @@ def freeze(run: Toy, index: int) -> list[Any]:
     return tree
 
 
-@pytest.mark.slow
 def test_a_frozen_node_is_left_behind_within_three_heartbeats_and_may_come_back(toy: Maker) -> None:
     run = toy(nodes=2, steps=10_000, step_s=0.02, save_every=10, elastic={"heartbeat_s": 2.0}).start()
     run.wait_step(5)
@@ -118,7 +115,6 @@ def test_exit_status_65_ends_the_job_at_once_with_65(toy: Maker) -> None:
     assert len(run.events("generation")) == 1
 
 
-@pytest.mark.slow
 def test_crashes_without_a_new_checkpoint_spend_the_budget_and_resizes_do_not(toy: Maker) -> None:
     run = toy(nodes=1, steps=200, step_s=0.05, save_every=100, faults={"60": "raise"}, elastic={"failure_budget": 0}).start()
     run.wait_step(3)

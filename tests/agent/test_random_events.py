@@ -27,7 +27,13 @@ class Real(Toy):
 
     def __init__(self, runs: Path, *, name: str, nodes: int, steps: int) -> None:
         words = ["conf=bytes", f"runs={runs}", f"name={name}", f"nodes={nodes}", f"trainer.steps={steps}"]
-        words += ["pipeline.context_length=16", "global_batch_size=8", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]
+        words += [
+            "pipeline.context_length=16",
+            "global_batch_size=8",
+            "model.layers=1",
+            "model.dim=16",
+            "trainer.tensorboard=false",
+        ]
         words += ["checkpoint.every=10", "elastic.heartbeat_s=2.0", "elastic.failure_budget=50", "elastic.nodes_max=4"]
         self.spec = compose(words).spec
         self.rundir = session.rundir_of(self.spec)
@@ -114,4 +120,6 @@ def test_fifty_random_membership_events_end_with_the_ledger_of_the_unbroken_run(
     assert steps == list(range(stopped.step)), "a step is missing"
     for comparison in (ledger.compare(run.rundir.url), ledger.compare(run.rundir.url, unbroken.rundir.url)):
         assert comparison.equal, comparison.sentence
-    print(f"{stopped.step} steps, {len(set(story))} kinds of events, {run.look().failures} crashes, {run.look().resizes} resizes")
+    print(
+        f"{stopped.step} steps, {len(set(story))} kinds of events, {run.look().failures} crashes, {run.look().resizes} resizes"
+    )

@@ -49,7 +49,9 @@ def test_help_shows_groups_verbs_and_three_examples(capsys: pytest.CaptureFixtur
         (["--completion", "fish"], "no such shell"),
     ],
 )
-def test_a_bad_command_is_refused_with_65_and_three_parts(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_command_is_refused_with_65_and_three_parts(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(argv) == 65
     text = capsys.readouterr().err
     assert said in text

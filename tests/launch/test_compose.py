@@ -217,9 +217,7 @@ def test_unresolvable_references_are_refused_before_anything_starts(tmp_path: Pa
 
 def test_references_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZEPHON_TEST_PROJECT", "from-env")
-    path = write(
-        tmp_path / "my.yaml", HALF + "trainer: {steps: 3, wandb: '${oc.env:ZEPHON_TEST_PROJECT}-${name}'}\n"
-    )
+    path = write(tmp_path / "my.yaml", HALF + "trainer: {steps: 3, wandb: '${oc.env:ZEPHON_TEST_PROJECT}-${name}'}\n")
     assert compose([f"conf={path}", "name=x"]).spec.trainer.wandb == "from-env-x"
 
 

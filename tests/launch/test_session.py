@@ -24,6 +24,7 @@ from zephon.launch.schedulers import local
 from zephon.rundir import RunDir
 
 Maker = Callable[..., Toy]
+pytestmark = pytest.mark.slow  # every test starts real agents, which import torch
 LONG = 100_000
 
 
@@ -125,7 +126,9 @@ def test_a_lease_frees_itself_when_its_holder_is_killed_or_stops_renewing(tmp_pa
     assert read_lease(rundir) is None
 
 
-def test_a_fork_starts_from_the_parents_checkpoint_and_records_the_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_starts_from_the_parents_checkpoint_and_records_the_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = toy_spec(tmp_path, name="parent")
     rundir = session.rundir_of(spec)
     from zephon.launch.contract import contract_of
@@ -164,7 +167,6 @@ def foreground(run: Toy, tmp_path: Path, **options: Any) -> subprocess.Popen[byt
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
 
 
-@pytest.mark.slow
 def test_ctrl_c_in_the_foreground_saves_stops_and_prints_how_to_go_on(toy: Maker, tmp_path: Path) -> None:
     run = toy(nodes=1, steps=LONG, step_s=0.05, save_every=LONG)
     with foreground(run, tmp_path, start_new_session=True) as process:
@@ -180,7 +182,6 @@ def test_ctrl_c_in_the_foreground_saves_stops_and_prints_how_to_go_on(toy: Maker
     assert (status.state, status.checkpoint) == ("STOPPED", status.step)
 
 
-@pytest.mark.slow
 def test_a_closed_terminal_and_a_killed_launcher_leave_the_run_running(toy: Maker, tmp_path: Path) -> None:
     run = toy(nodes=1, steps=LONG, step_s=0.05)
     with foreground(run, tmp_path, start_new_session=True) as process:
@@ -202,7 +203,6 @@ def test_a_closed_terminal_and_a_killed_launcher_leave_the_run_running(toy: Make
     assert processes_of(app) == []
 
 
-@pytest.mark.slow
 def test_the_same_command_with_another_size_rescales_the_running_run(toy: Maker, tmp_path: Path) -> None:
     run = toy(nodes=1, steps=LONG, step_s=0.05).start()
     run.wait_step(2)

@@ -1,0 +1,99 @@
+"""Sweeps: which runs, how many at once, and what the end says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.agent.toy import WORKER, Toy
+from zephon.launch.arguments import parse
+from zephon.launch.cli import main
+from zephon.launch.session import runner
+from zephon.launch.status import look, run_names
+from zephon.launch.sweep import expand, points
+from zephon.rundir import RunDir
+
+Maker = Callable[..., Toy]
+
+
+def test_alternatives_multiply_and_the_last_word_varies_fastest() -> None:
+    found = expand(["conf=a,b", "nodes=2", "data.seed=1,2", "name=x"])
+    assert [words for words, _ in found] == [
+        ("conf=a", "nodes=2", "data.seed=1", "name=x"),
+        ("conf=a", "nodes=2", "data.seed=2", "name=x"),
+        ("conf=b", "nodes=2", "data.seed=1", "name=x"),
+        ("conf=b", "nodes=2", "data.seed=2", "name=x"),
+    ]
+    assert found[0][1] == ("conf=a", "data.seed=1")
+
+
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
+        ("a.b=range(1,4)", ["1", "2", "3"]),
+        ("a.b=choice(x,y)", ["x", "y"]),
+        ("a.b=[1,2]", ["[1,2]"]),
+        ("a.b=p=1,p=2", ["p=1", "p=2"]),
+    ],
+)
+def test_hydras_forms_of_alternatives_are_understood_and_lists_are_one_value(word: str, values: list[str]) -> None:
+    assert [words[0] for words, _ in expand([word])] == [f"a.b={value}" for value in values]
+
+
+def test_a_point_is_named_by_its_resolved_experiment(tmp_path: Path) -> None:
+    def names(*words: str) -> list[str]:
+        return [point.rundir.root.rsplit("/", 1)[-1] for point in points(parse([*words, "-m", f"runs={tmp_path}"]))]
+
+    both = names("conf=exp1,bytes", "data.seed=1,2")
+    assert len(set(both)) == 4
+    assert [name.rsplit("-", 1)[0] for name in both] == ["exp1", "exp1", "bytes", "bytes"]
+    assert names("conf=exp1", "data.seed=2") == [both[1]], "the same experiment has the same name in every sweep"
+
+
+def toy_sweep(toy: Toy, tmp_path: Path, *words: str) -> list[str]:
+    tree = {key: value for key, value in toy.spec.to_dict().items() if key not in ("runs", "scheduler")}
+    path = tmp_path / "sweep.yaml"
+    path.write_text(json.dumps(tree))
+    toy._export()
+    return [f"conf={path}", f"runs={tmp_path / 'sweeps'}", "--worker", WORKER, "-m", *words]
+
+
+def end_all(tmp_path: Path) -> None:
+    with runner() as torchx:
+        left = [app.app_id for app in torchx.list("local") if app.state.name in ("RUNNING", "PENDING")]
+    assert left == []
+
+
+@pytest.mark.slow
+def test_a_sweep_runs_its_points_within_the_limit_and_a_second_time_does_nothing(
+    toy: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = toy_sweep(toy(nodes=1, steps=3, step_s=0.0), tmp_path, "data.seed=1,2,3", "--limit", "2")
+    assert main(argv) == 0, capsys.readouterr()
+    text = capsys.readouterr().out
+    assert text.count("DONE") == 3
+    names = run_names(str(tmp_path / "sweeps"))
+    assert len(names) == 3
+    assert main(argv) == 0
+    assert [RunDir(str(tmp_path / "sweeps" / name)).attempts() for name in names] == [[1]] * 3
+    end_all(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_after_a_failure_or_stops_at_the_first_and_names_every_error(
+    toy: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = toy(nodes=1, exit_at_start=3)
+    argv = toy_sweep(broken, tmp_path, "data.seed=1,2", "--limit", "1")
+    assert main([*argv, "--fail-fast"]) == 1
+    text = capsys.readouterr().out
+    assert "NOT STARTED" in text
+    assert main(argv) == 1
+    text = capsys.readouterr().out
+    assert text.count("before the first step") == 2
+    states = [look(RunDir(str(tmp_path / "sweeps" / name))).state for name in run_names(str(tmp_path / "sweeps"))]
+    assert states == ["FAILED", "FAILED"]
+    end_all(tmp_path)
