@@ -137,10 +137,9 @@ def show(found: list[dict[str, Any]]) -> None:
         events = [event for event in found if event["kind"] == kind]
         if events:
             parts = "  ".join(f"{name} {statistics.median(e['parts_s'][name] for e in events):.2f}" for name in PARTS)
+            lost = sum(event["lost_steps"] for event in events)
             stall = statistics.median(event["stall_s"] for event in events)
-            print(
-                f"{kind:<9} n={len(events):<3} median stall {stall:.2f} s   {parts}   lost {sum(e['lost_steps'] for e in events)} steps"
-            )
+            print(f"{kind:<9} n={len(events):<3} median stall {stall:.2f} s   {parts}   lost {lost} steps")
     print(f"all       n={len(found):<3} median stall {statistics.median(event['stall_s'] for event in found):.2f} s")
 
 

@@ -58,8 +58,8 @@ def test_precedence_is_spec_then_group_then_experiment_then_command_line(tmp_pat
         tmp_path / "experiments" / "high.yaml",
         "defaults:\n  - override /checkpoint: mine\ncheckpoint: {keep_last: 12}\n" + MINE,
     )
-    for words in (["conf=low"], ["conf=high"], ["checkpoint.keep_last=13", "conf=high"]):
-        values.append(compose(words, config_dir=str(tmp_path)).spec.checkpoint.keep_last)
+    typed = (["conf=low"], ["conf=high"], ["checkpoint.keep_last=13", "conf=high"])
+    values += [compose(words, config_dir=str(tmp_path)).spec.checkpoint.keep_last for words in typed]
     assert values == [3, 11, 12, 13]
 
 

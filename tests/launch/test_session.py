@@ -104,7 +104,8 @@ def test_eight_starts_at_once_make_eight_attempts(tmp_path: Path) -> None:
 
 def test_a_lease_frees_itself_when_its_holder_is_killed_or_stops_renewing(tmp_path: Path) -> None:
     rundir = RunDir(str(tmp_path / "run"))
-    code = f"from zephon.launch.lease import Lease; from zephon.rundir import RunDir; Lease(RunDir({rundir.url!r}), holder='other').take()"
+    code = "from zephon.launch.lease import Lease; from zephon.rundir import RunDir; "
+    code += f"Lease(RunDir({rundir.url!r}), holder='other').take()"
     code += "; print('taken', flush=True); import time; time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
@@ -221,6 +222,6 @@ def test_the_same_command_with_another_size_rescales_the_running_run(toy: Maker,
 
 def test_a_worker_that_cannot_be_imported_is_refused_with_the_log(toy: Maker) -> None:
     run = toy(nodes=1)
-    with pytest.raises(ConfigError, match="worker module 'no.such.module' was not found"):
+    with pytest.raises(ConfigError, match=r"worker module 'no\.such\.module' was not found"):
         session.start(run.spec, worker="no.such.module")
     assert read_lease(run.rundir) is None
