@@ -1,9 +1,14 @@
-"""What goes wrong on a cluster, on real nodes with real agents and gloo workers: training goes on, status says why."""
+"""What goes wrong on a cluster, on real nodes with real agents and gloo workers: training goes on, status says why.
+
+Every fault strikes a run of its own: the Job controller doubles its pause with each failure of an index.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,186 +31,182 @@ SETTINGS = [
     "lanes.count=6",
     "global_batch_size=12",
 ]
+_numbers = itertools.count(1)
 
 
 def toy(machines: Machines, name: str, nodes: int, settings: dict[str, Any], **options: Any) -> RunDir:
     env = {"ZEPHON_TOY": json.dumps({"steps": 100000, "step_s": 0.05, "save_every": SAVE_EVERY, **settings})}
-    spec = machines.spec(name, *SETTINGS, f"nodes={nodes}", worker_env=env, **options)
+    spec = machines.spec(name, *SETTINGS, f"nodes={nodes}", worker_env=env, grace_s=12, **options)
     return machines.submit(spec, worker=WORKER)
 
 
-@pytest.fixture(scope="module")
-def run(machines: Machines) -> RunDir:
-    """One long run on three machines, one node on each, which the tests of this file disturb one after the other."""
-    rundir = toy(machines, "faults", 3, {}, topology_spread="require", grace_s=12)
-    whole(rundir, "training on three nodes")
-    return rundir
+class Run:
+    """A run of three nodes on three machines, and what a test looks at while it breaks something."""
+
+    def __init__(self, machines: Machines, name: str) -> None:
+        self.machines, self.name = machines, name
+        self.rundir = toy(machines, name, 3, {}, topology_spread="require")
+        self.whole("training on three nodes")
+        self.began, self.first = time.time(), self.look()
+
+    def look(self) -> RunStatus:
+        return look(self.rundir)
+
+    def pods(self, role: str = "node") -> list[dict[str, Any]]:
+        return self.machines.pods(self.name, role)
+
+    def kubectl(self, *args: str, check: bool = True) -> str:
+        return self.machines.kubectl(*args, "-n", self.name, check=check)
+
+    def whole(self, what: str, seconds: float = 150) -> None:
+        reach(self.rundir, what, lambda now: now.world_size == 3 and now.state == "TRAINING", seconds)
+
+    def shrunk(self) -> None:
+        reach(self.rundir, "the others train on", lambda now: now.world_size < 3 and now.generation > self.first.generation, 60)
+
+    def says(self, words: str, seconds: float) -> str:
+        told: str = until(words, lambda: words in (line := self.look().message) and line, seconds)
+        return told
+
+    def victim(self) -> tuple[str, dict[str, Any]]:
+        """A machine without the coordinator, and the node's pod on it."""
+        (coordinator,) = self.pods("coordinator")
+        pod = next(pod for pod in self.pods() if pod["spec"]["nodeName"] != coordinator["spec"]["nodeName"])
+        return pod["spec"]["nodeName"], pod
+
+    def lines(self) -> list[dict[str, Any]]:
+        text = (self.machines.runs / self.name / "toy.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    def lost_steps(self) -> int:
+        """Steps that were trained again since the fault."""
+        seen = [line["step"] for line in self.lines() if line["time"] >= self.began]
+        return len(seen) - len(set(seen))
+
+    def one_writer(self) -> bool:
+        """No step was written by two generations at once: generations follow each other in the file."""
+        order = [line["generation"] for line in self.lines()]
+        return order == sorted(order)
+
+    def members(self) -> set[str]:
+        """UIDs of the pods of the present generation."""
+        return {name.split("@")[1] for name in self.rundir.read_json("generation.json")["nodes"]}
 
 
-def whole(rundir: RunDir, what: str, seconds: float = 120) -> RunStatus:
-    return reach(rundir, what, lambda now: now.world_size == 3 and now.state == "TRAINING", seconds)
+@pytest.fixture
+def run(machines: Machines) -> Iterator[Run]:
+    found = Run(machines, f"fault-{next(_numbers)}")
+    yield found
+    machines.kubectl("delete", "namespace", found.name, "--wait=false")
 
 
-def steps(machines: Machines, name: str = "faults") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (machines.runs / name / "toy.jsonl").read_text().splitlines()]
-
-
-def lost_steps(machines: Machines, since: float) -> int:
-    """Steps that were trained again after ``since``."""
-    seen = [line["step"] for line in steps(machines) if line["time"] >= since]
-    return len(seen) - len(set(seen))
-
-
-def a_victim(machines: Machines) -> tuple[str, list[dict[str, Any]]]:
-    """A machine without the coordinator but with nodes, and their pods."""
-    (coordinator,) = machines.pods("faults", "coordinator")
-    by_machine: dict[str, list[dict[str, Any]]] = {}
-    for pod in machines.pods("faults"):
-        by_machine.setdefault(pod["spec"]["nodeName"], []).append(pod)
-    crowd = by_machine.pop(coordinator["spec"]["nodeName"], [])
-    if not by_machine:  # earlier tests have driven all nodes onto one machine: a deleted one is placed on a free one
-        machines.kubectl("delete", "pod", crowd[0]["metadata"]["name"], "-n", "faults")
-        until(
-            "a node elsewhere", lambda: len({pod["spec"].get("nodeName") for pod in machines.pods("faults")} - {None}) > 1, 60
-        )
-        whole(RunDir(str(machines.runs / "faults")), "three nodes before the fault")
-        return a_victim(machines)
-    return min(by_machine.items(), key=lambda item: (len(item[1]), item[0]))
-
-
-def shrunk(rundir: RunDir, generation: int) -> None:
-    reach(rundir, "the others train on", lambda now: now.world_size < 3 and now.generation > generation)
-
-
-def test_the_coordinators_death_disturbs_no_step_and_its_successor_can_resize(machines: Machines, run: RunDir) -> None:
-    before, began = look(run), time.time()
-    (coordinator,) = machines.pods("faults", "coordinator")
-    machines.kubectl("delete", "pod", coordinator["metadata"]["name"], "-n", "faults", "--force")
+def test_the_coordinators_death_disturbs_no_step_and_its_successor_can_resize(run: Run) -> None:
+    (coordinator,) = run.pods("coordinator")
+    run.kubectl("delete", "pod", coordinator["metadata"]["name"], "--force")
 
     def replaced() -> bool:
-        found = [
-            pod for pod in machines.pods("faults", "coordinator") if pod["metadata"]["uid"] != coordinator["metadata"]["uid"]
-        ]
+        found = [pod for pod in run.pods("coordinator") if pod["metadata"]["uid"] != coordinator["metadata"]["uid"]]
         return any(c["type"] == "Ready" and c["status"] == "True" for pod in found for c in pod["status"].get("conditions", []))
 
     until("a new coordinator", replaced, 60)
     time.sleep(3)
-    after = look(run)
-    assert after.generation == before.generation, "the workers were restarted"
-    assert after.step > before.step
-    assert lost_steps(machines, began) == 0
-    victim = machines.pods("faults")[0]["metadata"]["name"]
-    machines.kubectl("delete", "pod", victim, "-n", "faults", "--wait=false")
-    reach(run, "the new coordinator re-forms", lambda now: now.generation > before.generation)
-    whole(run, "three nodes again")
-    assert lost_steps(machines, began) == 0
+    after = run.look()
+    assert after.generation == run.first.generation, "the workers were restarted"
+    assert after.step > run.first.step
+    run.kubectl("delete", "pod", run.pods()[0]["metadata"]["name"], "--wait=false")
+    run.shrunk()
+    run.whole("three nodes again")
+    assert run.lost_steps() == 0
 
 
-def test_an_agent_killed_by_force_is_named_replaced_and_costs_at_most_a_checkpoint_interval(
-    machines: Machines, run: RunDir
-) -> None:
+def test_an_agent_killed_by_force_is_named_replaced_and_costs_at_most_a_checkpoint_interval(run: Run) -> None:
     """What the kernel does to a container that is out of memory: exit code 137 and no last word."""
-    _, (pod, *_) = a_victim(machines)
-    generation, began = look(run).generation, time.time()
+    _, pod = run.victim()
     kill = "kill -9 $(pgrep -f zephon.agent | head -1)"
-    machines.kubectl("exec", pod["metadata"]["name"], "-n", "faults", "--", "/usr/bin/sh", "-c", kill, check=False)
-    told = until("named", lambda: "exit code 137" in (line := look(run).message) and line, 20)
-    assert "ask for more memory_mb if OOMKilled" in told
-    shrunk(run, generation)
-    whole(run, "three nodes again")
-    assert lost_steps(machines, began) <= SAVE_EVERY
-    writers_agree(machines)
+    run.kubectl("exec", pod["metadata"]["name"], "--", "/usr/bin/sh", "-c", kill, check=False)
+    assert "ask for more memory_mb if OOMKilled" in run.says("exit code 137", 20)
+    run.whole("three nodes again")
+    assert run.look().generation > run.first.generation
+    assert run.lost_steps() <= SAVE_EVERY
+    assert run.one_writer()
 
 
-def test_a_drained_machine_costs_no_step(machines: Machines, run: RunDir) -> None:
-    began, (machine, _) = time.time(), a_victim(machines)
-    generation = look(run).generation
-    machines.kubectl("drain", machine, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
+def test_a_drained_machine_costs_no_step(run: Run) -> None:
+    machine, _ = run.victim()
+    run.machines.kubectl("drain", machine, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
     try:
-        until("told what is missing", lambda: "no pod yet; one that ended is replaced after 10 s" in look(run).message, 15)
-        shrunk(run, generation)
-        whole(run, "three nodes again, elsewhere")
+        run.shrunk()
+        run.whole("three nodes again, elsewhere")
     finally:
-        machines.kubectl("uncordon", machine)
-    assert lost_steps(machines, began) == 0
-    assert machines.api.get("Job", "faults", "faults-1")["status"].get("completedIndexes", "") == ""
+        run.machines.kubectl("uncordon", machine)
+    assert run.lost_steps() == 0
+    assert run.machines.api.get("Job", run.name, f"{run.name}-1")["status"].get("completedIndexes", "") == ""
 
 
-def test_a_cut_cable_shrinks_the_run_and_a_mended_one_grows_it(machines: Machines, run: RunDir) -> None:
-    machine, _ = a_victim(machines)
+def test_a_cut_cable_shrinks_the_run_and_a_mended_one_grows_it(run: Run) -> None:
+    machine, _ = run.victim()
     cable = f"v{machine.removeprefix('node-')}"
-    generation = look(run).generation
-    machines.tool("enter", "control", "ip", "link", "set", cable, "down")
+    run.machines.tool("enter", "control", "ip", "link", "set", cable, "down")
     try:
-        shrunk(run, generation)
+        run.shrunk()
     finally:
-        machines.tool("enter", "control", "ip", "link", "set", cable, "up")
-    whole(run, "three nodes again", 180)
-    writers_agree(machines)
+        run.machines.tool("enter", "control", "ip", "link", "set", cable, "up")
+    run.whole("three nodes again")
+    assert run.lost_steps() <= SAVE_EVERY
+    assert run.one_writer()
 
 
-def test_an_old_container_beside_its_replacement_is_no_second_writer(machines: Machines, run: RunDir) -> None:
+def test_an_old_container_beside_its_replacement_is_no_second_writer(run: Run) -> None:
     """The kubelet is gone and the machine is declared dead: its container runs on, and the index gets a second agent."""
-    machine, (old, *_) = a_victim(machines)
-    generation = look(run).generation
-    machines.tool("daemon-stop", machine, "kubelet")
+    machine, old = run.victim()
+    index = int(old["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
+    run.machines.tool("daemon-stop", machine, "kubelet")
     try:
-        until("the hint", lambda: f"kubectl taint nodes {machine} {DEAD}" in look(run).message, 120)
-        machines.kubectl("taint", "nodes", machine, DEAD)
-        index = int(old["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
-        until("another pod of the index", lambda: machines.uids("faults").get(index) not in (None, old["metadata"]["uid"]), 200)
-        successor = machines.uids("faults")[index]
-        until("it stands by", lambda: any(successor in str(event.get("node")) for event in events(machines.runs, "faults")), 90)
-        before = look(run)
-        reach(run, "training goes on undisturbed", lambda now: now.step > before.step + 20 and now.world_size == 3)
-        assert look(run).generation == generation, "the old container was disturbed although nothing was gained"
+        run.says(f"kubectl taint nodes {machine} {DEAD}", 120)
+        run.machines.kubectl("taint", "nodes", machine, DEAD)
+        now = lambda: run.machines.uids(run.name).get(index)  # noqa: E731
+        successor = until("another pod of the index", lambda: (uid := now()) != old["metadata"]["uid"] and uid, 120)
+        until(
+            "it stands by",
+            lambda: any(successor in str(event.get("node")) for event in events(run.machines.runs, run.name)),
+            90,
+        )
+        before = run.look()
+        reach(run.rundir, "training goes on", lambda now: now.step > before.step + 20 and now.world_size == 3)
+        assert run.look().generation == run.first.generation, "the old container was disturbed although nothing was gained"
     finally:
-        machines.tool("daemon-start", machine, "kubelet")
-        machines.kubectl("taint", "nodes", machine, f"{DEAD}-", check=False)
-    until(
-        "the old containers have left and their successors train",
-        lambda: members(run) == set(machines.uids("faults").values()),
-        180,
-    )
-    whole(run, "three nodes again")
-    writers_agree(machines)
+        run.machines.tool("daemon-start", machine, "kubelet")
+        run.machines.kubectl("taint", "nodes", machine, f"{DEAD}-", check=False)
+    until("the successor has its place", lambda: run.members() == set(run.machines.uids(run.name).values()), 150)
+    run.whole("three nodes again")
+    assert run.lost_steps() <= SAVE_EVERY
+    assert run.one_writer()
 
 
-def members(run: RunDir) -> set[str]:
-    """UIDs of the pods of the present generation."""
-    return {name.split("@")[1] for name in run.read_json("generation.json")["nodes"]}
-
-
-def test_a_machine_without_power_is_survived_and_the_way_to_replace_its_pod_is_told(machines: Machines, run: RunDir) -> None:
-    machine, _ = a_victim(machines)
-    generation = look(run).generation
-    machines.tool("machine-stop", machine)
-    began = time.time()
-    shrunk(run, generation)
-    assert time.time() - began < 30
-    hint = f"kubectl taint nodes {machine} {DEAD}"
-    until("the hint", lambda: hint in look(run).message, 120)
-    machines.kubectl("taint", "nodes", machine, DEAD)
-    whole(run, "three nodes again, elsewhere")
-    machines.tool("machine-start", machine)
-    machines.kubectl("taint", "nodes", machine, f"{DEAD}-")
-    whole(run, "three nodes again", 180)
-    writers_agree(machines)
-
-
-def writers_agree(machines: Machines) -> None:
-    """No step was written by two generations at once: generations follow each other in the file."""
-    order = [line["generation"] for line in steps(machines)]
-    assert order == sorted(order)
+def test_a_machine_without_power_is_survived_and_the_way_to_replace_its_pod_is_told(run: Run) -> None:
+    machine, _ = run.victim()
+    run.machines.tool("machine-stop", machine)
+    try:
+        run.shrunk()
+        assert time.time() - run.began < 40
+        run.says(f"kubectl taint nodes {machine} {DEAD}", 120)
+        run.machines.kubectl("taint", "nodes", machine, DEAD)
+        run.whole("three nodes again, elsewhere")
+    finally:
+        run.machines.tool("machine-start", machine)
+        run.machines.kubectl("taint", "nodes", machine, f"{DEAD}-", check=False)
+    assert run.lost_steps() <= SAVE_EVERY
+    assert run.one_writer()
 
 
 def test_jobs_that_cannot_work_end_or_say_why(machines: Machines) -> None:
     """Four hopeless jobs side by side."""
-    contract = toy(machines, "contract", 2, {"exit_at_start": 65})
-    crash = toy(machines, "crash", 2, {"exit_at_start": 3})
-    image = toy(machines, "image", 1, {}, image="kit.test/nosuch:1", image_pull_policy="IfNotPresent")
-    place = toy(machines, "place", 1, {}, node_selector={"pool": "gpu"})
-    told = until("the image", lambda: "the image cannot be pulled" in (now := look(image).message) and now, 60)
+    number = next(_numbers)
+    contract = toy(machines, f"contract-{number}", 2, {"exit_at_start": 65})
+    crash = toy(machines, f"crash-{number}", 2, {"exit_at_start": 3})
+    image = toy(machines, f"image-{number}", 1, {}, image="kit.test/nosuch:1", image_pull_policy="IfNotPresent")
+    place = toy(machines, f"place-{number}", 1, {}, node_selector={"pool": "gpu"})
+    told = until("the image", lambda: "the image cannot be pulled" in (line := look(image).message) and line, 60)
     assert "kit.test/nosuch:1" in told
     assert "cannot be placed: 0/3 nodes are available" in look(place).message
     for rundir, cause in ((contract, "65"), (crash, "3")):
@@ -213,16 +214,17 @@ def test_jobs_that_cannot_work_end_or_say_why(machines: Machines) -> None:
         (finish,) = [event for event in events(machines.runs, rundir.root.rsplit("/", 1)[-1]) if event["event"] == "finish"]
         assert f"status {cause}" in finish["cause"]
         assert "PodFailurePolicy" in look(rundir).message
-    generations = [event for event in events(machines.runs, "crash") if event["event"] == "generation"]
+    generations = [event for event in events(machines.runs, f"crash-{number}") if event["event"] == "generation"]
     assert len(generations) == 1, "a crash before the first step was tried again"
 
 
 def test_nodes_wait_for_a_coordinator_that_comes_late_and_the_job_completes(machines: Machines) -> None:
-    overlay = machines.options("late")["overlay"] | {"coordinator": {"spec": {"replicas": 0}}}
-    rundir = toy(machines, "late", 1, {"steps": 20}, overlay=overlay)
+    name = f"late-{next(_numbers)}"
+    overlay = machines.options(name)["overlay"] | {"coordinator": {"spec": {"replicas": 0}}}
+    rundir = toy(machines, name, 1, {"steps": 20}, overlay=overlay)
     until("the node runs", lambda: "1 nodes run" in look(rundir).message, 60)
     time.sleep(12)
-    machines.kubectl("scale", "deployment", "late-1-coordinator", "--replicas=1", "-n", "late")
+    machines.kubectl("scale", "deployment", f"{name}-1-coordinator", "--replicas=1", "-n", name)
     reach(rundir, "the last step", lambda now: now.state == "DONE")
-    assert machines.api.get("Job", "late", "late-1")["status"]["completedIndexes"] == "0"
-    assert machines.pods("late") == []
+    assert machines.api.get("Job", name, f"{name}-1")["status"]["completedIndexes"] == "0"
+    assert machines.pods(name) == []

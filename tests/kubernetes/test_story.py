@@ -18,6 +18,7 @@ from zephon.train.feed import PipelineFeed, pipeline
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 600
+_numbers = itertools.count(1)
 SETTINGS = [
     "conf=bytes",
     "checkpoint.every=50",
@@ -30,7 +31,7 @@ SETTINGS = [
 
 
 def test_one_run_through_every_change_is_the_unbroken_run(machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:
-    name = "story"
+    name = f"story-{next(_numbers)}"
     rundir = machines.submit(machines.spec(name, *SETTINGS, "nodes=4", f"trainer.steps={STEPS}"))
     reach(rundir, "training on four nodes", lambda now: now.world_size == 4 and now.step >= 10)
     four = machines.uids(name)
