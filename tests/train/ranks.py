@@ -14,7 +14,7 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -85,10 +85,10 @@ class Ranks:
             if process.is_alive():
                 raise RankFailed(f"rank {rank} did not end")
 
-    def results(self, *, timeout: float) -> list[Any]:
-        """What each rank returned, by rank."""
+    def results(self, *, timeout: float, of: Sequence[int] | None = None) -> list[Any]:
+        """What each rank, or each of some ranks, returned."""
         until = time.monotonic() + timeout
-        found = [_receive(rank, read, until) for rank, read in enumerate(self._reads)]
+        found = [_receive(rank, read, until) for rank, read in enumerate(self._reads) if of is None or rank in of]
         broken = [text for good, text in found if not good]
         if broken:
             raise RankFailed("\n".join(broken))

@@ -85,7 +85,7 @@ def test_a_resumed_canonical_run_ends_in_the_bits_of_the_unbroken_one(saved, run
 
 
 @pytest.mark.parametrize("before, after", [(("fsdp", 2), ("ddp", 1)), (("fsdp", 2), ("fsdp", 3)), (("ddp", 2), ("fsdp", 4))])
-@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("background", [True])
 def test_weights_and_every_optimizer_field_are_bit_equal_after_resharding(tmp_path, before, after, background):
     wide = {"global_batch_size": 12, "lanes__count": 12, "checkpoint__background": background}
     (kind, size), (kind_after, size_after) = before, after

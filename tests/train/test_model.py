@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
 from zephon.errors import ConfigError
 from zephon.spec import ModelSpec
+from zephon.train import attention
 from zephon.train.model import Decoder, initial, initialise
 
 
@@ -82,3 +85,13 @@ def test_start_weights_are_these_on_every_machine():
 def test_sizes_that_do_not_fit_together_are_refused(sizes):
     with pytest.raises(ConfigError, match="do not fit together"):
         Decoder(ModelSpec(**{"dim": 32, "layers": 1, "heads": 4, **sizes}), 50)
+
+
+def test_flex_attention_sees_what_the_dense_mask_shows(monkeypatch):
+    monkeypatch.setattr(attention, "_compiled_flex", lambda: flex_attention)
+    q, k, v = torch.randn(2, 4, 16, 8), torch.randn(2, 2, 16, 8), torch.randn(2, 2, 16, 8)
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 4, 5, 0, 1, 0], [*range(16)]])
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that it is slow without compilation
+        found = attention.attention(positions, kind="flex")(q, k, v)
+    torch.testing.assert_close(found, attention.attention(positions, kind="dense")(q, k, v))

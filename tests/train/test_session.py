@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
+import signal
 from typing import Any
 
 import pytest
 
-from tests.train.ranks import Meet, on_ranks
+from tests.train.ranks import Meet, Ranks, on_ranks
 from tests.train.synthetic import spec
-from tests.train.training import job, resize, run_steps, weights_gap
+from tests.train.training import job, resize, run_steps, some_steps, state_hash, weights_gap
 from zephon.errors import ConfigError, TrainingDiverged
 from zephon.spec import RunSpec
 from zephon.train.session import build
@@ -63,7 +66,7 @@ def test_canonical_reduction_agrees_with_the_default_within_rounding(alone):
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_the_same_processes_go_4_2_4_in_memory_and_train_as_if_nothing_had_happened(alone, tmp_path, parallel):
     mode = {"ddp": "canonical", "fsdp": "default"}[parallel]
-    some = spec(trainer__reduction=mode, trainer__parallel=parallel, trainer__steps=4)
+    some = spec(trainer__reduction=mode, trainer__parallel=parallel)
     found = on_ranks(resize, 4, some, str(tmp_path), [4, 2, 4], 1)
     unbroken = alone[mode]["losses"][:3]
     assert len({one["end"] for one in found}) == 1
@@ -108,7 +111,7 @@ def poisoned(meet: Meet, rank: int, some: RunSpec, folder: str, step: int, count
     sums = session.sums
 
     def nan_once(rows):
-        factor = math.nan if session.step == step + 1 else 1.0
+        factor = math.nan if session.step == step else 1.0
         return tuple(factor * value for value in sums(rows))
 
     session.sums = nan_once
@@ -189,3 +192,40 @@ def refused(meet: Meet, rank: int, some: RunSpec, folder: str) -> str:
         return str(error)
     finally:
         world.leave()
+
+
+def survive(meet: Meet, rank: int, some: RunSpec, folder: str, deadly: int) -> dict[str, Any]:
+    """Four ranks; the last two die without a word in the middle of a step; the others go on in memory, as two."""
+    world = meet()
+    the_job = job(some, folder)
+    session = build(the_job, world)
+    losses = some_steps(session, deadly)
+    sums, forwards = session.sums, itertools.count()
+
+    def die(rows):
+        if rank >= 2 and next(forwards) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sums(rows)
+
+    session.sums = die
+    with pytest.raises(RuntimeError):
+        some_steps(session, 1)
+    snapshot = session.take()
+    session.close(abandon=True)
+    world.leave()
+    world = meet(size=2, name="survivors")
+    session = build(the_job, world, snapshot)
+    losses += some_steps(session, 4 - deadly)
+    found = {"losses": losses, "end": state_hash(session)}
+    session.close()
+    world.leave()
+    return found
+
+
+def test_survivors_of_a_killed_rank_go_on_in_memory_from_the_step_before(alone, tmp_path):
+    some = spec(trainer__reduction="canonical")
+    with Ranks(survive, 4, some, str(tmp_path), 2) as ranks:
+        found = ranks.results(timeout=60, of=(0, 1))
+    assert [one["end"] for one in found] == [alone["canonical"]["end"]] * 2
+    assert found[0]["losses"] == alone["canonical"]["losses"]
+    assert not list(tmp_path.iterdir())

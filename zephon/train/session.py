@@ -140,10 +140,9 @@ class Session:
         spec = self.spec
         rate = learning_rate(spec.optimizer, step=step.step, steps=spec.trainer.steps)
         torch.manual_seed(derive(spec.trainer.seed, "step", step.step) % 2**63)
-        self.step, self.tokens, self.state = step.step + 1, self.tokens + step.tokens, step.state
         if step.tokens == 0 or step.step in self.skipped:
             why = "no token of the global batch is trained" if step.tokens == 0 else "left out after a rollback"
-            return self._skip(Update(loss=0.0, norm=0.0, rate=rate, skipped=why))
+            return self._done(step, Update(loss=0.0, norm=0.0, rate=rate, skipped=why))
         with self.clock("gradients"):
             loss = self._gradients(step.rows.to(self.world.device), step.tokens)
         with self.clock("optimizer"):
@@ -152,13 +151,13 @@ class Session:
             problem = self._problem(found)
             if problem is not None:
                 self.optimizer.zero_grad(set_to_none=True)
-                return self._skip(replace(found, skipped=problem, bad=True))
+                return self._done(step, replace(found, skipped=problem, bad=True))
             if spec.optimizer.clip is not None:
                 optim.clip(self.module, norm, spec.optimizer.clip)
             optim.set_rate(self.optimizer, rate)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-        return found
+        return self._done(step, found)
 
     def save(self, *, wait: bool = False) -> None:
         """Saves the state after the last step, in the background unless ``wait``."""
@@ -253,11 +252,13 @@ class Session:
         self.average = update.loss if self.average is None else 0.95 * self.average + 0.05 * update.loss
         return None
 
-    def _skip(self, update: Update) -> Update:
-        step = self.step - 1
-        self.skipped = tuple(sorted({*self.skipped, step}))
-        if self.world.first:
-            self.job.tell(f"step {step}: {update.skipped}; the weights are left as they were")
+    def _done(self, step: GlobalStep, update: Update) -> Update:
+        """Counts the step, and not before: where a peer dies in the middle of one, ``take`` gives the state before it."""
+        self.step, self.tokens, self.state = step.step + 1, self.tokens + step.tokens, step.state
+        if update.skipped is not None:
+            self.skipped = tuple(sorted({*self.skipped, step.step}))
+            if self.world.first:
+                self.job.tell(f"step {step.step}: {update.skipped}; the weights are left as they were")
         return update
 
 
