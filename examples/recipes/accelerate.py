@@ -10,20 +10,20 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from examples.recipes.common import Microbatches, model, pipeline
+from examples.recipes.common import model, pipeline
 
 
 def train(steps: int, folder: Path) -> list[float]:
     """Trains until ``steps`` steps are done, from where ``folder`` says; returns the losses of these steps."""
     accelerator = Accelerator(cpu=True)
-    loader = Microbatches(pipeline(rank=accelerator.process_index, ranks=accelerator.num_processes))
+    loader = pipeline(rank=accelerator.process_index, ranks=accelerator.num_processes)
     net = model()
     net, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-2))
     accelerator.register_for_checkpointing(loader)  # saved and loaded with everything else
     if folder.exists():
         accelerator.load_state(str(folder))
     losses = []
-    for step in loader.pipeline.steps():
+    for step in loader.steps():
         total = 0.0
         for batch in step:
             loss = net(**batch.to_training(return_labels=True))["loss"] / batch.microbatch[1]
@@ -32,8 +32,8 @@ def train(steps: int, folder: Path) -> list[float]:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total)
-        if loader.pipeline.checkpoint()["step"] == steps:
+        if loader.checkpoint()["step"] == steps:
             break
     accelerator.save_state(str(folder))
-    loader.pipeline.close()
+    loader.close()
     return losses

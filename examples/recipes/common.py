@@ -1,8 +1,7 @@
-"""What the recipes share: a pipeline, a tiny model, and the loader as a PyTorch dataset."""
+"""What the recipes share: a pipeline and a tiny model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -36,23 +35,6 @@ class TinyModel(nn.Module):
     def forward(self, input_ids: Tensor, labels: Tensor, **_: Any) -> dict[str, Tensor]:
         logits = self.output(self.embed(input_ids))
         return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
-
-
-class Microbatches(torch.utils.data.IterableDataset[dict[str, Tensor]]):
-    """The pipeline as a PyTorch dataset with state, for loaders that know ``state_dict`` (torchdata's, Accelerate's)."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.pipeline = pipeline
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        for batch in self.pipeline:
-            yield batch.to_training(return_labels=True)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.pipeline.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pipeline.load_state_dict(state)
 
 
 def model() -> TinyModel:

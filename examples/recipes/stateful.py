@@ -10,14 +10,15 @@ from pathlib import Path
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from examples.recipes.common import Microbatches, model, pipeline
+from examples.recipes.common import model, pipeline
 
 
 def train(batches: int, path: Path) -> list[float]:
     """Trains until ``batches`` microbatches are done; returns the losses of these."""
     net, losses, done = model(), [], 0
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    loader = StatefulDataLoader(Microbatches(pipeline()), batch_size=None, num_workers=0)
+    data = pipeline()
+    loader = StatefulDataLoader(data.to_torch_dataset(return_labels=True), batch_size=None, num_workers=0)
     if path.exists():
         saved = torch.load(path, weights_only=False)
         net.load_state_dict(saved["model"])
@@ -33,5 +34,5 @@ def train(batches: int, path: Path) -> list[float]:
         if done == batches:
             break
     torch.save({"model": net.state_dict(), "loader": loader.state_dict(), "done": done}, path)
-    loader.dataset.pipeline.close()
+    data.close()
     return losses

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from examples.recipes.common import Microbatches, model, pipeline
+from examples.recipes.common import model, pipeline
+from zephon import Pipeline
 
 STATE = "loader.pt"
 
@@ -21,12 +22,12 @@ STATE = "loader.pt"
 class SaveLoader(TrainerCallback):
     """Writes this rank's loader state into each checkpoint's folder."""
 
-    def __init__(self, dataset: Microbatches) -> None:
-        self.dataset = dataset
+    def __init__(self, loader: Pipeline) -> None:
+        self.loader = loader
 
     def on_save(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
         folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-        torch.save(self.dataset.state_dict(), folder / f"{args.process_index}-{STATE}")
+        torch.save(self.loader.state_dict(), folder / f"{args.process_index}-{STATE}")
 
 
 class PipelineTrainer(Trainer):
@@ -52,12 +53,13 @@ def train(steps: int, folder: Path, *, resume: bool = False) -> list[float]:
         dataloader_pin_memory=False,
         remove_unused_columns=False,
     )
-    data = Microbatches(pipeline(rank=args.process_index, ranks=args.world_size))
+    loader = pipeline(rank=args.process_index, ranks=args.world_size)
     last = max(folder.glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]), default=None) if resume else None
     if last is not None:
-        data.load_state_dict(torch.load(last / f"{args.process_index}-{STATE}", weights_only=True))
-    trainer = PipelineTrainer(model=model(), args=args, train_dataset=data, callbacks=[SaveLoader(data)])
+        loader.load_state_dict(torch.load(last / f"{args.process_index}-{STATE}", weights_only=True))
+    data = loader.to_torch_dataset(return_labels=True)
+    trainer = PipelineTrainer(model=model(), args=args, train_dataset=data, callbacks=[SaveLoader(loader)])
     before = 0 if last is None else int(last.name.split("-")[1])
     trainer.train(resume_from_checkpoint=str(last) if last else None)
-    data.pipeline.close()
+    loader.close()
     return [line["loss"] for line in trainer.state.log_history if "loss" in line and line["step"] > before]
