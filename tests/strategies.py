@@ -37,10 +37,22 @@ def shapes(draw: st.DrawFn) -> dict[str, int]:
     }
 
 
+def fails_sometimes(doc: dict[str, Any]) -> dict[str, Any]:
+    if doc["id"] % 5 == 3:
+        raise ValueError("this one fails")
+    return doc
+
+
+def drops_some(doc: dict[str, Any]) -> dict[str, Any] | None:
+    return doc if doc["id"] % 3 else None
+
+
 @st.composite
 def chains(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
     """Op names with options, in an order that a pipeline accepts, for documents with ``text`` and ``id``."""
     ops: list[tuple[str, dict[str, Any]]] = []
+    if draw(st.booleans()):
+        ops.append(("map_transform", {"fn": draw(st.sampled_from([fails_sometimes, drops_some])), "on_error": "quarantine"}))
     reorder = st.sampled_from(
         [
             ("shuffle", {"buffer_size": draw(st.integers(1, 9)), "seed": draw(st.integers(0, 3))}),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.laws import Recipe, assert_restarts, assert_same_data, reference
 from tests.strategies import chains, datasets, ways
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource, TokenEstimation
+from zephon.errors import DataError
 
 STEPS = 4
 
@@ -26,6 +27,7 @@ def recipe_of(made: list[Dataset], ops: list[tuple[str, dict[str, Any]]], flush:
             token_estimation=TokenEstimation(primer=1.0),
         )
         fixed: dict[str, Any] = {"canonical_replicas": 4, "global_batch_size": 8, "flush_every_k_chunks": flush}
+        fixed["quarantine_budget"] = 10**6
         pipeline = Pipeline(source).options(
             **{**fixed, "lanes_allow": "uneven", "dp_degree": dp_degree, "dp_group_id": dp_group_id, **options}
         )
@@ -52,6 +54,11 @@ def test_any_pipeline_keeps_the_laws(
     one: Dataset, other: Dataset, ops: Any, flush: int, chunk_bytes: int, sizes: list[int], every: int, way: dict[str, Any]
 ) -> None:
     recipe = recipe_of([one, other], ops, flush, chunk_bytes)
-    expected = reference(recipe, STEPS)
+    try:
+        expected = reference(recipe, STEPS)
+    except DataError as error:  # nothing that is left fits: an error, and no endless search
+        if "made no sequence" not in str(error) and "found no document" not in str(error):
+            raise
+        return
     assert_restarts(recipe, expected, sizes=sizes, every=every, runner="inline", prefetch_batches=0)
     assert_same_data(recipe, expected[:2], sizes=sizes[:1], **way)

@@ -29,6 +29,8 @@ from zephon.state import Bad, Cursor, Skip
 from zephon.types import Columns, Dropped
 
 _NONE = np.empty(0, np.int64)
+GROUP = 4  # chunks that a worker takes at once
+_TAKEN = Work(None, 0, {})
 _SLAB = 1 << 22  # bytes of rows copied together for delivery
 _DROUGHT = 64
 
@@ -66,7 +68,7 @@ class Lane:
         # A tail behind an op that reorders is only made again by replaying whole flush intervals.
         upstream = program.accumulators[: self._carrier_index] if self._carrier_index is not None else []
         self._grain = program.flush_every if any(op.reorders for op in upstream) else 1
-        self._pending: collections.deque[Pending[Work] | None] = collections.deque()
+        self._pending: collections.deque[tuple[Pending[list[Work | Exception]] | None, int]] = collections.deque()
         self._submitted = self._position = cursor.position - cursor.tail_chunks
         self._tails = Tails(self._position, len(self._carrier.carried) if self._carrier_index is not None else 0)
         self._outputs: collections.deque[_Output] = collections.deque()
@@ -91,13 +93,17 @@ class Lane:
 
     def fill(self) -> None:
         """Gives workers what the lane will need next."""
-        while not self._ended and len(self._pending) < self._window:
-            at, pending = self._submitted, None
-            if self._needed(at):
-                known = tuple((bad.piece, bad.row) for bad in self._known.get(at, ()))
-                pending = self._runner.submit(self._program.work, self.lane, at, known)
-            self._pending.append(pending)
-            self._submitted += 1
+        group = min(GROUP, self._window)
+        while not self._ended and len(self._pending) + group <= self._window:
+            first, known = self._submitted, []
+            for at in range(first, first + group):
+                places = tuple((bad.piece, bad.row) for bad in self._known.get(at, ()))
+                known.append(places if self._needed(at) else None)
+            job: Pending[list[Work | Exception]] | None = None
+            if any(places is not None for places in known):
+                job = self._runner.submit(self._program.work, self.lane, first, tuple(known))
+            self._pending.extend((job, i) for i in range(group))
+            self._submitted += group
 
     def ensure(self, count: int) -> bool:
         """Makes at least ``count`` sequences ready; False when the lane ends before that."""
@@ -230,11 +236,15 @@ class Lane:
 
     def _next(self) -> Columns | None:
         self.fill()
-        pending = self._pending.popleft()
-        if pending is None:
+        job, index = self._pending.popleft()
+        if job is None:
             return None
         begun = time.perf_counter()
-        work = pending.result()
+        works = job.result()
+        work = works[index]
+        works[index] = _TAKEN  # so that its documents can go before those behind them
+        if isinstance(work, Exception):
+            raise work
         if self._meters is not None:
             # Without workers the result is made just now: that is work, not waiting.
             self._meters.chunk(work, time.perf_counter() - begun if self._runner.workers else 0.0)
@@ -326,7 +336,7 @@ class Lane:
             carried = tuple(self._carrier.carried)
             tails = self._tails.chunks(self._position, self._carrier.inflow, carried)
         back = max(tails, default=0)
-        self._base = dataclasses.replace(
+        base = dataclasses.replace(
             self._base,
             position=self._position,
             tail_chunks=back,
@@ -334,6 +344,9 @@ class Lane:
             tails=tuple(zip(tails, carried, strict=True)) if len(tails) > 1 else (),
             bad=tuple(bad for bad in self._base.bad if bad.position >= self._position - back),
         )
+        if base.bad:
+            base = dataclasses.replace(base, bad=tuple(bad for bad in base.bad if self._replayed(bad.position, base)))
+        self._base = base
         self._made = self._to_drop = 0
         for accumulator in self._chain:
             accumulator.start(self._position)
@@ -350,12 +363,15 @@ class Lane:
 
     def _needed(self, position: int) -> bool:
         """Whether a chunk must be read; of those that only hold tails, the ones of other groups need not be."""
-        tails = self.cursor.tails
-        if not tails or self._primed or position >= self.cursor.position or self._grain > 1:
+        return self._primed or self._replayed(position, self.cursor)
+
+    def _replayed(self, position: int, cursor: Cursor) -> bool:
+        """Whether a replay from a cursor reads the chunk at this position, which is not before the cursor's tails."""
+        if not cursor.tails or position >= cursor.position or self._grain > 1:
             return True
         chunk = self._program.plan.chunk(self.lane, position)
         assert chunk is not None
-        return position >= self.cursor.position - tails[self._carrier.group_of(chunk.dataset)][0]
+        return position >= cursor.position - cursor.tails[self._carrier.group_of(chunk.dataset)][0]
 
     def _prime(self) -> None:
         """Makes the carried tails again from the chunks they came from, then begins the block."""
