@@ -179,6 +179,28 @@ def test_stop_saves_the_step_it_is_in_and_resume_goes_on_from_there(toy: Maker) 
     assert_every_step_once(run)
 
 
+def test_a_worker_that_ignores_the_drain_is_killed_after_the_one_grace_that_there_is(toy: Maker) -> None:
+    run = toy(nodes=2, steps=100_000, step_s=0.02, save_every=5, deaf=True, elastic={"drain_s": 2.0}).start()
+    run.wait_step(6)
+    began = time.monotonic()
+    status = session.stop(run.rundir, wait_s=20)
+    assert status.state == "STOPPED"
+    assert 1.5 < time.monotonic() - began < 12.0
+    assert all(event["status"] == 143 for event in run.events("node_exited"))
+
+
+def test_a_crash_ends_the_other_nodes_workers_within_seconds(toy: Maker) -> None:
+    run = toy(
+        nodes=2, steps=50, step_s=0.02, faults={"8": 3}, fault_rank=1, elastic={"failure_budget": 0, "drain_s": 300.0}
+    ).start()
+    run.wait_step(5)
+    began = time.monotonic()
+    status = run.wait_end(30)
+    assert time.monotonic() - began < 15
+    assert (status.state, status.failures) == ("FAILED", 1)
+    assert "rank 1" in status.error
+
+
 def test_a_stuck_rank_is_named_with_its_stack_and_replaced(toy: Maker) -> None:
     elastic = {"stall_s": 3.0, "failure_budget": 1}
     run = toy(nodes=2, steps=30, step_s=0.02, save_every=5, faults={"12": "hang"}, fault_rank=1, elastic=elastic).start()

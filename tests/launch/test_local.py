@@ -17,6 +17,7 @@ from tests.agent.toy import WORKER, Toy, processes_of
 from zephon.errors import ConfigError
 from zephon.launch import session
 from zephon.launch.schedulers import local
+from zephon.launch.schedulers.request import gpus_of_node
 
 Maker = Callable[..., Toy]
 pytestmark = pytest.mark.slow  # every test starts real agents, which import torch
@@ -42,6 +43,7 @@ def test_another_process_lists_describes_reads_and_cancels_and_an_unknown_id_is_
 import sys
 from torchx.runner import Runner
 from zephon.launch.schedulers import local
+from zephon.launch.schedulers.request import gpus_of_node
 with Runner("other", {"local": local.create_scheduler}) as runner:
     (app,) = runner.list("local")
     status = runner.status(app.app_handle)
@@ -80,7 +82,15 @@ def test_ids_are_unique_per_directory_and_attempt(toy: Maker, tmp_path: Path) ->
     assert len(names) == 200
 
 
-def test_gpus_are_divided_evenly_among_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_keeps_its_gpus_whatever_the_number_of_nodes_and_too_few_are_refused() -> None:
+    gpus = ["0", "1", "2", "3"]
+    assert [gpus_of_node(gpus, index, 2) for index in (0, 1)] == [["0", "1"], ["2", "3"]]
+    assert gpus_of_node([], 7, 2) == []
+    with pytest.raises(ConfigError, match="3 nodes with 2 workers each need 6 GPUs, and this machine gives 4"):
+        gpus_of_node(gpus, 2, 2)
+
+
+def test_gpus_are_named_found_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert local._gpus("0,1, 2,3") == ["0", "1", "2", "3"]
     assert local._gpus("none") == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")

@@ -25,25 +25,18 @@ if TYPE_CHECKING:
 
 FAILED_FOR_GOOD = 70
 
+_AGENT = ("torch.distributed", "torch.distributed.elastic.agent.server.api", "zephon.agent.node", "zephon.agent.link")
 # What torch imports late, in every process again: the constructor of DDP alone brings in 900 modules.
-_PRELOAD = (
-    "torch",
-    "torch.distributed",
-    "torch.distributed.checkpoint",
-    "torch.distributed.fsdp",
-    "torch.distributed.elastic.agent.server.api",
-    "torch.nn.parallel",
-    "torch._dynamo",
-    "torch.optim",
-    "zephon.agent.node",
-    "zephon.agent.link",
-)
+_LATE = ("torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.nn.parallel", "torch.optim", "torch._dynamo")
 _LOADER = ("zephon.io.*", "zephon.work.*", "zephon.ops.*", "zephon.engine.*", "zephon.training", "zephon.ledger", "orjson")
 _OPTIONAL = ("torch.utils.tensorboard", "torch.utils.serialization", "pydoc_data.topics")
 
 
 def modules_for(worker: str) -> list[str]:
-    """What to import before forking workers of a module: torch's late imports and, for a package, all of it."""
+    """What to import before forking workers: for a package all of it, torch's late imports and the loader.
+
+    A single module is only imported when it runs, so that what it imports says what it needs.
+    """
     import importlib.util
 
     try:
@@ -56,10 +49,8 @@ def modules_for(worker: str) -> list[str]:
             follows="no worker could start",
             remedy="give --worker a module that Python can import here",
         )
-    names = list(_PRELOAD)
-    if found.submodule_search_locations:
-        names += [*_LOADER, *_OPTIONAL, f"{worker}.*"]
-    return names
+    package = [*_LATE, *_LOADER, *_OPTIONAL, f"{worker}.*"]
+    return [*_AGENT, *(package if found.submodule_search_locations else ())]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -117,8 +108,9 @@ def _serve(arguments: argparse.Namespace, spec: RunSpec, server: WarmServer, lea
     link = Link(arguments.endpoint, config.node, beat_s=beat_s, timeout_s=spec.elastic.join_timeout_s)
     link.start()
     agent = NodeAgent(config, link, server, leaving)
+    result = None
     try:
-        agent.run()
+        result = agent.run()
     except RendezvousClosedError as end:
         if link.finished is None:
             print(f"error: {end}", file=sys.stderr)
@@ -127,7 +119,7 @@ def _serve(arguments: argparse.Namespace, spec: RunSpec, server: WarmServer, lea
         link.close()
     if link.finished is not None:
         return FAILED_FOR_GOOD if link.finished["status"] == 1 else int(link.finished["status"])
-    return 143
+    return 143 if result is None else 0  # all its workers have done the last step, and nobody is there to tell
 
 
 def _config(arguments: argparse.Namespace, spec: RunSpec) -> NodeConfig:

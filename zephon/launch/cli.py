@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from zephon.errors import ContractError, ZephonError
+from zephon.errors import ConfigError, ContractError, ZephonError
 from zephon.launch.arguments import Arguments, parse
 from zephon.launch.help import help_text
 
@@ -45,12 +45,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ZephonError as error:
         show_error(error)
         return error.exit_status
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return 130
     except BrokenPipeError:  # `zephon logs | head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        show_error(
+            ConfigError(
+                f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""),
+                follows="the command could not read or write what it needs",
+                remedy="check the path, its rights and the free space; `zephon doctor` looks at all of them",
+            )
+        )
+        return ConfigError.exit_status
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
 
 
 def show_error(error: ZephonError) -> None:

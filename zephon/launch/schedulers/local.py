@@ -29,7 +29,7 @@ from torchx.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, Role, R
 
 from zephon.errors import ConfigError, ZephonError, nearest
 from zephon.launch.appdef import ROLE
-from zephon.launch.schedulers.request import LocalRequest
+from zephon.launch.schedulers.request import LocalRequest, gpus_of_node
 from zephon.rundir import RunDir
 
 _START_TIMEOUT_S = 30.0
@@ -48,7 +48,7 @@ class LocalOpts(StructuredOpts):  # type: ignore[misc]
     """Options of ``scheduler=local``."""
 
     gpus: str = "auto"
-    """device ids divided among the nodes, separated by commas; auto finds this machine's, none uses none"""
+    """device ids separated by commas, one per worker; auto finds this machine's, none uses none"""
 
     cwd: str = ""
     """where relative paths of the spec start; the present directory when empty"""
@@ -73,6 +73,9 @@ class LocalScheduler(Scheduler[LocalOpts]):  # type: ignore[misc]
             [str(arg) for arg in role.args[2:]] if role.args[:2] == ["-m", "zephon.agent"] else [str(arg) for arg in role.args]
         )
         attempt = int(app.metadata["zephon.attempt"])
+        on_cpu = json.loads(app.metadata["zephon.spec"])["trainer"]["device"] == "cpu"
+        gpus = [] if on_cpu else _gpus(opts.gpus)
+        gpus_of_node(gpus, role.num_replicas - 1, int(args[args.index("--procs") + 1]))
         request = LocalRequest(
             app_id=_app_id(app.name, attempt, app.metadata["zephon.run"]),
             run=app.metadata["zephon.run"],
@@ -82,7 +85,7 @@ class LocalScheduler(Scheduler[LocalOpts]):  # type: ignore[misc]
             env={key: str(value) for key, value in role.env.items() if key.startswith(("ZEPHON_", "TORCH_", "PYTHON"))},
             worker=args[args.index("--worker") + 1] if "--worker" in args else "zephon.train",
             cwd=opts.cwd or os.getcwd(),
-            gpus=_gpus(opts.gpus),
+            gpus=gpus,
             lease=opts.lease,
         )
         return AppDryRunInfo(request, str)

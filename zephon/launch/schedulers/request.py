@@ -4,6 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
+
+from zephon.errors import ConfigError
+
+
+def gpus_of_node(gpus: Sequence[str], index: int, procs: int) -> list[str]:
+    """The devices of one node: as many as it has workers, the same whatever the number of nodes.
+
+    Raises:
+        ConfigError: there are not enough.
+    """
+    mine = list(gpus[index * procs : (index + 1) * procs])
+    if gpus and len(mine) < procs:
+        raise ConfigError(
+            f"{index + 1} nodes with {procs} workers each need {(index + 1) * procs} GPUs, and this machine gives {len(gpus)}",
+            follows="two workers would share a device, which NCCL refuses",
+            remedy="use fewer nodes, trainer.device=cpu with scheduler.options.gpus=none, or another machine",
+        )
+    return mine
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,7 +38,7 @@ class LocalRequest:
         env: environment of every agent, beside the supervisor's own.
         worker: module that each worker runs.
         cwd: where relative paths of the spec start.
-        gpus: device ids, divided evenly among the nodes.
+        gpus: device ids; each node takes one per worker.
         lease: token of the lease that the launcher has taken for the supervisor.
     """
 

@@ -31,7 +31,7 @@ from zephon.agent.membership import Finish
 from zephon.agent.warm import Start, WarmServer
 from zephon.errors import ConfigError, ZephonError
 from zephon.launch.lease import RENEW_S, Lease
-from zephon.launch.schedulers.request import LocalRequest
+from zephon.launch.schedulers.request import LocalRequest, gpus_of_node
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 
@@ -182,6 +182,7 @@ class Supervisor:
                 follows="two changes at once would make the membership unpredictable",
                 remedy="repeat the command in a moment; `status` shows when the run is settled",
             )
+        gpus_of_node(self.request.gpus, nodes - 1, self.spec.elastic.procs_per_node)
         self.target = nodes
         self.events.write("rescale", nodes=nodes)
         self.coordinator.membership.resize(nodes, time.monotonic())
@@ -210,8 +211,7 @@ class Supervisor:
         env |= {"ZEPHON_NODE": f"{name}@{incarnation}", "ZEPHON_ENDPOINT": f"127.0.0.1:{self.coordinator.port}"}
         env |= {"ZEPHON_APP_ID": self.request.app_id}
         if self.request.gpus:
-            share = max(1, len(self.request.gpus) // max(self.target, 1))
-            mine = self.request.gpus[index * share : (index + 1) * share]
+            mine = gpus_of_node(self.request.gpus, index, self.spec.elastic.procs_per_node)
             env["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
         log = self.rundir.path(*self.where, "logs", name, "agent.log")
         what = Start(module="zephon.agent", argv=self.request.args, env=env, log=log, session=True)

@@ -1,0 +1,209 @@
+"""How a run stands, from files alone; logs and displays."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.agent.toy import toy_spec
+from zephon.agent.events import EventLog, read_events
+from zephon.errors import ConfigError
+from zephon.launch import session
+from zephon.launch.display import duration, follow, one_line, panel, resize_text
+from zephon.launch.logs import level_of, merged
+from zephon.launch.status import find_run, look
+from zephon.rundir import RunDir
+
+RESIZE = {
+    "reason": "a node joined",
+    "nodes_before": 1,
+    "nodes": 2,
+    "stall_s": 0.9,
+    "lost_steps": 0,
+    "parts_s": {"drain": 0.1, "save": 0.2, "membership": 0.0, "restore": 0.5, "first_step": 0.1},
+}
+
+
+class Written:
+    """A run directory as a supervisor and a trainer would leave it; the supervisor's lock is held while ``alive``."""
+
+    def __init__(self, tmp_path: Path, *, name: str = "toy") -> None:
+        spec = toy_spec(tmp_path / "runs", name=name, nodes=2, steps=100, stall_s=30.0)
+        self.rundir = session.rundir_of(spec)
+        self.rundir.write_json("attempts", "0001", "spec.json", data=spec.to_dict())
+        self._lock: Any = None
+
+    def supervisor(self, **facts: Any) -> Written:
+        import fcntl
+
+        state = {"app_id": "toy-0001-x", "state": "RUNNING", "message": "", "status": None, "target": 2, "generation": 1}
+        state |= {"members": ["node-0@1", "node-1@1"], "counters": {"failures": 0, "lost": 0, "resizes": 0}, "nodes": {}}
+        self.rundir.write_json("attempts", "0001", "supervisor.json", data={**state, **facts})
+        if self._lock is None:
+            self._lock = open(self.rundir.path("attempts", "0001", "supervisor.lock"), "a")  # noqa: SIM115 - held by the test
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        return self
+
+    def progress(self, step: int = 10, age_s: float = 0.0) -> Written:
+        data = {"step": step, "steps": 100, "loss": 2.5, "tokens_per_s": 1234.0, "digest": "ab" * 32, "world_size": 2}
+        self.rundir.write_json("attempts", "0001", "progress.json", data={**data, "generation": 1, "time": time.time() - age_s})
+        return self
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    made = Written(tmp_path)
+    yield made
+    made.close()
+
+
+def test_states_from_start_to_end(written: Written) -> None:
+    assert look(written.rundir).state == "QUEUED"
+    assert look(written.supervisor(state="STARTING").rundir).state == "STARTING"
+    assert look(written.supervisor().rundir).state == "STARTING", "no step yet"
+    written.progress()
+    assert look(written.rundir).state == "TRAINING"
+    assert look(written.supervisor(members=["node-0@1"]).rundir).state == "DEGRADED"
+    written.supervisor().progress(age_s=31.0)
+    assert look(written.rundir).state == "STALLED"
+    for state in ("DRAINING", "DONE", "STOPPED", "FAILED"):
+        assert look(written.supervisor(state=state).rundir).state == state
+
+
+def test_a_supervisor_that_was_killed_reads_as_failed_and_not_as_running(written: Written) -> None:
+    written.supervisor().progress()
+    written.close()
+    status = look(written.rundir)
+    assert (status.state, status.status) == ("FAILED", 1)
+    assert "killed" in status.message
+
+
+def test_speed_checkpoint_and_the_last_error_are_shown(written: Written) -> None:
+    written.supervisor().progress(step=40)
+    written.rundir.write_json("checkpoints", "step-00000030", "COMPLETE", data={})
+    events = EventLog(written.rundir, 1, "test")
+    error = {"time": 1.0, "rank": 3, "node": "node-1@1", "status": 1, "message": "ValueError: boom"}
+    events.write("workers_exited", node="node-1@1", generation=1, exits={"3": 1}, error=error)
+    status = look(written.rundir)
+    assert (status.step, status.steps, status.loss, status.checkpoint) == (40, 100, 2.5, 30)
+    assert status.checkpoint_age_s is not None
+    assert status.checkpoint_age_s < 60
+    assert "rank 3 on node-1@1" in status.error
+    assert "ValueError: boom" in status.error
+    events.write("finish", status=1, cause="rank 3: 4 crashes")
+    assert look(written.rundir).error == "rank 3: 4 crashes"
+
+
+def test_runs_are_found_by_name_by_path_and_as_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    runs = str(tmp_path / "runs")
+    for name, started in (("exp-old", 1.0), ("exp-new", 2.0)):
+        Written(tmp_path, name=name).rundir.write_json("attempts", "0001", "environment.json", data={"time": started})
+    assert find_run("exp-old", runs).root.endswith("exp-old")
+    assert find_run(f"{runs}/exp-old", "elsewhere").root.endswith("exp-old")
+    assert find_run(None, runs).root.endswith("exp-new")
+    with pytest.raises(ConfigError, match="did you mean 'exp-new'"):
+        find_run("exp-nw", runs)
+    with pytest.raises(ConfigError, match="no run in"):
+        find_run(None, str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="holds no run"):
+        look(RunDir(str(tmp_path)))
+
+
+def test_a_run_whose_directory_only_the_nodes_see_is_found_in_the_launchers_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zephon.launch.compose import compose
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    spec = compose(["conf=exp1", "scheduler=kubernetes", "runs=/only/on/nodes"]).spec
+    rundir = session.rundir_of(spec)
+    assert rundir.root.startswith(str(tmp_path / "state"))
+    assert session.url_of(spec, rundir) == "/only/on/nodes/exp1"
+    rundir.write_json("attempts", "0001", "spec.json", data=spec.to_dict())
+    assert find_run("exp1", "/only/on/nodes").root == rundir.root
+
+
+def test_the_display_shows_step_loss_speed_digest_and_size_on_a_terminal_and_in_a_file(written: Written) -> None:
+    written.supervisor(state="DONE").progress(step=100)
+    for terminal in (True, False):
+        text = io.StringIO()
+        console = Console(file=text, force_terminal=terminal, width=140)
+        assert follow(written.rundir, console=console).state == "DONE"
+        shown = text.getvalue()
+        for part in ("DONE", "toy", "100/100", "loss 2.5000", "1,234 tokens/s", "digest abababababab", "world 2"):
+            assert part in shown, (terminal, part)
+        assert ("\x1b[" in shown) is terminal
+    status = look(written.rundir)
+    assert panel(status).row_count == 2
+    assert one_line(status).startswith("DONE")
+
+
+def test_a_resize_is_told_in_the_order_in_which_it_happens() -> None:
+    assert resize_text(RESIZE) == (
+        "1 -> 2 nodes (a node joined): stalled 0.90 s "
+        "(drain 0.10, save 0.20, membership 0.00, restore 0.50, first step 0.10), 0 steps lost"
+    )
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, "–"), (0.4, "0 s"), (65, "1 min 05 s"), (7800, "2 h 10 min")])
+def test_durations_read_like_speech(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_logs_are_merged_by_time_follow_new_lines_and_filter_by_rank(tmp_path: Path) -> None:
+    for node, lines in (("node-0", ["2026-01-01T10:00:02 b", "  trace of b"]), ("node-1", ["2026-01-01 10:00:01,5 a"])):
+        path = tmp_path / node / "rank-0.log"
+        path.parent.mkdir()
+        path.write_text("\n".join(lines) + "\n")
+    (tmp_path / "node-1" / "rank-1.log").write_text("2026-01-01T10:00:03 c\nhalf a li")
+    offsets: dict[Path, int] = {}
+    assert [line for _, line in merged(tmp_path, offsets)] == [
+        "2026-01-01 10:00:01,5 a",
+        "2026-01-01T10:00:02 b",
+        "  trace of b",
+        "2026-01-01T10:00:03 c",
+    ]
+    with open(tmp_path / "node-1" / "rank-1.log", "a") as file:
+        file.write("ne\n")
+    assert list(merged(tmp_path, offsets)) == [("node-1/rank-1", "half a line")]
+    assert [name for name, _ in merged(tmp_path, {}, rank="1")] == ["node-1/rank-1"] * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [("2026 I zephon.agent: started", 1), ("[W1129 socket.cpp] WARNING: slow", 2), ("ValueError: an error", 3), ("step 3", 1)],
+)
+def test_levels_are_read_from_the_line(line: str, level: int) -> None:
+    assert level_of(line) == level
+
+
+def test_events_of_several_writers_are_read_in_order_and_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    rundir = RunDir(str(tmp_path))
+    first, second = EventLog(rundir, 1, "a"), EventLog(rundir, 1, "b")
+    for number, log in enumerate((first, second, first)):
+        log.write("tick", number=number)
+    with open(rundir.path("events.jsonl"), "a") as file:
+        file.write('{"time": 1, "ev')
+    assert [(event["who"], event["number"]) for event in read_events(rundir)] == [("a", 0), ("b", 1), ("a", 2)]
+
+
+def test_events_on_an_object_store_are_files_of_their_writers() -> None:
+    rundir = RunDir(f"memory://events-{os.getpid()}-{time.time_ns()}")
+    for who in ("a", "b"):
+        EventLog(rundir, 1, who).write("tick")
+    found = list(read_events(rundir))
+    assert sorted(event["who"] for event in found) == ["a", "b"]
+    assert json.loads(json.dumps(found)) == found
