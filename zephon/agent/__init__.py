@@ -5,6 +5,7 @@ node.py         torch's elastic agent over our two seams
 link.py         the node's connection to the coordinator
 coordinator.py  the other end of it
 membership.py   the decisions, as a state machine without I/O
+resizes.py      where the time of a resize goes
 warm.py         import once, fork in hundredths of a second
 events.py       what happened, one line each
 """
