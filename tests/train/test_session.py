@@ -9,6 +9,7 @@ import signal
 from typing import Any
 
 import pytest
+import torch
 
 from tests.train.ranks import Meet, Ranks, on_ranks
 from tests.train.synthetic import spec
@@ -229,3 +230,13 @@ def test_survivors_of_a_killed_rank_go_on_in_memory_from_the_step_before(alone, 
     assert [one["end"] for one in found] == [alone["canonical"]["end"]] * 2
     assert found[0]["losses"] == alone["canonical"]["losses"]
     assert not list(tmp_path.iterdir())
+
+
+def with_threads(meet: Meet, rank: int, some: RunSpec, folder: str) -> str:
+    torch.set_num_threads(1 + rank)
+    return refused(meet, rank, some, folder)
+
+
+def test_canonical_reduction_is_refused_over_ranks_with_other_kernels(tmp_path):
+    found = on_ranks(with_threads, 2, spec(trainer__reduction="canonical"), str(tmp_path))
+    assert all("1 threads and rank 1 on" in text for text in found)

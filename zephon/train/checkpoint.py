@@ -210,7 +210,7 @@ class Saver:
             return
         if self._stager is None:
             on_gpu = self._world.device.type == "cuda"
-            self._stager = DefaultStager(StagingOptions(on_gpu, False, False, on_gpu))
+            self._stager = DefaultStager(StagingOptions(on_gpu, False, False, False))
         staged = cast("dict[str, Any]", self._stager.stage(state))
         self._pending = _in_background(lambda: self._write(staged, meta))
 

@@ -18,6 +18,7 @@ log2(ranks) full gradients sent per rank. It holds for power-of-two numbers of r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -123,6 +124,30 @@ sum_over_ranks.__annotations__.update({"bucket": dist.GradBucket, "return": torc
 def block_size(spec: RunSpec) -> int:
     """Sequences in one canonical block: ``trainer.canonical_block``, or a lane's share of the global batch."""
     return spec.trainer.canonical_block or max(1, spec.global_batch_size // spec.lanes.count)
+
+
+def repeatable(device: torch.device) -> None:
+    """Lets PyTorch choose only kernels that give the same bits twice; to be called before the device is used."""
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        torch.backends.cudnn.benchmark = False
+
+
+def check_alike(world: World) -> None:
+    """Refuses canonical reduction over ranks whose kernels, and so whose last bits, would differ."""
+    gpu = world.device.type == "cuda"
+    kind = torch.cuda.get_device_name(world.device) if gpu else f"CPU with {torch.backends.cpu.get_cpu_capability()}"
+    mine = f"{kind}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    every = world.exchange(mine)
+    other = next((rank for rank, one in enumerate(every) if one != every[0]), None)
+    if other is not None:
+        raise ConfigError(
+            f"trainer.reduction=canonical cannot hold: rank 0 runs on {every[0]} and rank {other} on {every[other]}",
+            follows="losses and weights would not be bit-identical to the one-rank run",
+            remedy="use one kind of hardware, one torch and one trainer.torch_threads, or set trainer.reduction=default",
+        )
 
 
 def check_canonical(spec: RunSpec, *, dp_size: int) -> None:

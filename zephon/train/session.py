@@ -271,6 +271,7 @@ def build(job: Job, world: World, snapshot: Snapshot | None = None) -> Session:
     """
     if job.spec.trainer.reduction == "canonical":
         reduction.check_canonical(job.spec, dp_size=world.dp_size)
+        reduction.check_alike(world)
     module, model = _build_model(job, world)
     session = Session(job, world, module, model)
     held = world.exchange(-1 if snapshot is None else snapshot.step)

@@ -58,7 +58,7 @@ def read_spec(run: RunDir, attempt: int) -> RunSpec:
 def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -> bool:
     import torch
 
-    from zephon.train import distributed
+    from zephon.train import distributed, reduction
     from zephon.train.feed import job_for
     from zephon.train.loop import train
     from zephon.train.records import Records
@@ -72,6 +72,8 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
     fence = Fence(run, generation)
     fence.check()
     device = distributed.choose_device(trainer.device, local_rank=seat.local_rank)
+    if trainer.reduction == "canonical":
+        reduction.repeatable(device)
     with ExitStack() as owned:
         world = distributed.join(
             seat,
