@@ -56,7 +56,7 @@ class Run:
         return self.machines.pods(self.name, role)
 
     def kubectl(self, *args: str, check: bool = True) -> str:
-        return self.machines.kubectl(*args, "-n", self.name, check=check)
+        return self.machines.kubectl("-n", self.name, *args, check=check)
 
     def whole(self, what: str, seconds: float = 150) -> None:
         reach(self.rundir, what, lambda now: now.world_size == 3 and now.state == "TRAINING", seconds)
