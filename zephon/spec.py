@@ -157,7 +157,9 @@ class OptimizerSpec(Spec):
     clip: float | None = guarded(1.0)
     schedule: str = guarded("cosine", choices=("constant", "cosine", "linear", "wsd"))
     warmup_steps: int = guarded(10, ge=0)
+    warmup_tokens: int | None = guarded(None, ge=1)
     decay_steps: int | None = guarded(None)
+    decay_tokens: int | None = guarded(None, ge=1)
     min_lr_ratio: float = guarded(0.1)
     z_loss: float = guarded(0.0)
 

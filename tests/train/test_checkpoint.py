@@ -281,3 +281,11 @@ def test_a_tensor_parallel_checkpoint_loads_without_tensor_parallelism(tmp_path)
     hashes = on_ranks(train_and_save, 4, spec(trainer__parallel="fsdp", trainer__tensor_parallel=2), str(tmp_path), [2])
     (found,) = on_ranks(load_and_train, 1, spec(), str(tmp_path), 1)
     assert found["loaded"] == hashes[0][0]
+
+
+def test_a_resumed_sharded_run_ends_in_the_bits_of_the_unbroken_one_at_the_same_size(tmp_path):
+    some = spec(trainer__parallel="fsdp")
+    hashes = on_ranks(train_and_save, 2, some, str(tmp_path), [3, 3])
+    shutil.rmtree(step_folder(tmp_path, 6))
+    found = on_ranks(load_and_train, 2, some, str(tmp_path), 3)
+    assert [one["end"] for one in found] == [hashes[0][1]] * 2

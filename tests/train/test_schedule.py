@@ -45,3 +45,17 @@ def test_wsd_is_flat_and_then_falls_over_its_decay_steps():
 
 def test_decay_steps_end_a_cosine_before_the_run_does():
     assert set(rates(schedule="cosine", decay_steps=60)[60:]) == {0.1}
+
+
+def test_a_schedule_in_tokens_is_that_in_steps_when_every_label_is_trained():
+    in_steps = OptimizerSpec(lr=1.0, warmup_steps=10, decay_steps=60)
+    in_tokens = OptimizerSpec(lr=1.0, warmup_steps=0, warmup_tokens=1000, decay_tokens=6000)
+    for step in range(100):
+        expected = learning_rate(in_steps, step=step, steps=100)
+        found = learning_rate(in_tokens, step=step, steps=100, tokens=100 * step, tokens_per_step=100)
+        assert found == pytest.approx(expected)
+
+
+def test_a_schedule_in_tokens_waits_for_the_tokens():
+    spec = OptimizerSpec(lr=1.0, warmup_tokens=1000)
+    assert learning_rate(spec, step=50, steps=100, tokens=400, tokens_per_step=100) == 0.5

@@ -138,7 +138,8 @@ class Session:
     def update(self, step: GlobalStep) -> Update:
         """One optimizer step: gradients of the global batch, clipping, AdamW at the step's rate."""
         spec = self.spec
-        rate = learning_rate(spec.optimizer, step=step.step, steps=spec.trainer.steps)
+        full = spec.global_batch_size * (spec.pipeline.context_length - 1)
+        rate = learning_rate(spec.optimizer, step=step.step, steps=spec.trainer.steps, tokens=self.tokens, tokens_per_step=full)
         torch.manual_seed(derive(spec.trainer.seed, "step", step.step) % 2**63)
         if step.tokens == 0 or step.step in self.skipped:
             why = "no token of the global batch is trained" if step.tokens == 0 else "left out after a rollback"
