@@ -19,7 +19,17 @@ from zephon.engine.isolated import Isolated
 from zephon.engine.meters import Meters
 from zephon.engine.running import Engine, Running, Settings
 from zephon.errors import StateError
-from zephon.state import VERSION, Cursor, RankState, canonical, fingerprint_of, merge_states, refuse_other_stream, with_skip
+from zephon.state import (
+    VERSION,
+    Cursor,
+    RankState,
+    canonical,
+    fingerprint_of,
+    merge_states,
+    refuse_other_stream,
+    same_instructions,
+    with_skip,
+)
 from zephon.validation import Report, explain, validate
 from zephon.work import WorkSource
 
@@ -191,6 +201,7 @@ class Pipeline(Chain):
                 remedy="save between steps, or restore at the same size",
             )
         lanes = {int(lane): cursor for lane, cursor in state["lanes"].items()}
+        same_instructions(lanes)
         own = [share.lane for share in self.world.shares(self._options.dp_group_id)]
         lost = [lane for lane in own if lane not in lanes]
         if lost:

@@ -254,6 +254,21 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {**first, "lanes": lanes}
 
 
+def same_instructions(lanes: Mapping[int, bytes]) -> None:
+    """Raises StateError when lanes were given different skip instructions: a rank was left out."""
+    given: dict[Any, int] = {}
+    for lane, data in sorted(lanes.items()):
+        cursor = Cursor.decode(data, lane=lane)
+        given.setdefault((cursor.jumps, tuple(skip.documents for skip in cursor.skips)), lane)
+    if len(given) > 1:
+        one, other = list(given.values())[:2]
+        raise StateError(
+            f"lanes {one} and {other} were given different skip instructions",
+            follows="lanes would be at different places of the run from then on",
+            remedy="restore an earlier checkpoint and call skip() with the same arguments on every rank",
+        )
+
+
 def with_skip(state: RankState, steps: range | tuple[int, int] | None, documents: Sequence[tuple[int, int, int]]) -> RankState:
     """A state with an instruction to pass over steps, or to leave documents out, from here on.
 
