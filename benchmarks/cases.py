@@ -14,11 +14,13 @@ from benchmarks.measure import pairs, peak_mb, pin
 _BEGUN = time.perf_counter()
 
 
-def pipeline(folder: str, *, lanes: int = 1, tokenize: bool = True, **options: Any) -> Any:
+def pipeline(folder: str, *, lanes: int = 1, tokenize: bool = True, chunk_bytes: int = 262144, **options: Any) -> Any:
     """The pipeline of the announcement, endless."""
     from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 
-    source = StaticMixtureWorkSource([Dataset.from_path("text", folder)], seed=1, exhausted_policy="repeat")
+    source = StaticMixtureWorkSource(
+        [Dataset.from_path("text", folder)], seed=1, exhausted_policy="repeat", chunk_bytes=chunk_bytes
+    )
     chain = Pipeline(source).options(canonical_replicas=lanes, **options)
     if tokenize:
         chain.tokenize(tokenizer_id="gpt2", field="text", special_tokens="eos")
@@ -35,17 +37,36 @@ def take(batches: Any, tokens: int) -> int:
     return done
 
 
+def settle() -> None:
+    """Waits until nothing in this process works any more: read-ahead is full."""
+    spent = time.process_time()
+    while True:
+        time.sleep(0.02)
+        now = time.process_time()
+        if now - spent < 0.001:
+            return
+        spent = now
+
+
+def take_and_settle(batches: Any, tokens: int) -> int:
+    """Takes batches and waits until those read ahead have been made good, so that every token is paid for here."""
+    done = take(batches, tokens)
+    settle()
+    return done
+
+
 def text(folder: str, cores: int, tokens: int, rounds: int, **options: Any) -> dict[str, float]:
-    """Raw text against the floor. The loader runs on between rounds as far as its read-ahead goes, and then stands still."""
+    """Raw text against the floor; between rounds the loader stands still with its read-ahead full."""
     from benchmarks import floor
 
     pin(cores)
     files = sorted(Path(folder).glob("*.jsonl"))
-    loader = pipeline(folder, max_workers=cores, **options)
+    loader = pipeline(folder, **options)
     batches = iter(loader)
     take(batches, 2_000_000)
     floor.run(files, 2048, cores, 2_000_000)
-    found = pairs(lambda: floor.run(files, 2048, cores, tokens), lambda: take(batches, tokens), rounds)
+    settle()
+    found = pairs(lambda: floor.run(files, 2048, cores, tokens), lambda: take_and_settle(batches, tokens), rounds)
     loader.close()
     return found
 
@@ -53,7 +74,7 @@ def text(folder: str, cores: int, tokens: int, rounds: int, **options: Any) -> d
 def tokens(folder: str, cores: int, tokens: int) -> dict[str, float]:
     """Pretokenized Parquet: Mtok/s by wall clock and by processor time, the best of five rounds."""
     pin(cores)
-    loader = pipeline(folder, tokenize=False, max_workers=cores)
+    loader = pipeline(folder, tokenize=False)
     batches = iter(loader)
     take(batches, tokens)
     wall, cpu = [], []

@@ -117,18 +117,21 @@ class _Shared:
         fresh.close()
 
     def _died(self, job: _Job, status: int | None) -> WorkerDied:
-        lane, position = job.args[:2]
-        chunk = self.program.plan.chunk(lane, position)
-        where = ""
-        if chunk is not None:
-            dataset = self.program.datasets[chunk.dataset]
-            shards = ", ".join(repr(dataset.shards[piece.shard]) for piece in chunk.pieces[:3])
-            where = f" of dataset {dataset.name!r}, shard {shards}"
+        lane, first, known = job.args
+        chunks = [self.program.plan.chunk(lane, first + i) for i, places in enumerate(known) if places is not None]
+        shards = dict.fromkeys(
+            f"shard {dataset.shards[piece.shard]!r} of dataset {dataset.name!r}, {piece.start} to {piece.stop}"
+            for chunk in chunks
+            if chunk is not None
+            for dataset in [self.program.datasets[chunk.dataset]]
+            for piece in chunk.pieces
+        )
+        listed = "; ".join(list(shards)[:6])
         return WorkerDied(
-            f"two worker processes died one after the other (last exit status {status}) on the chunk at position {position} "
-            f"of lane {lane}{where}",
-            follows="its documents would be missing",
-            remedy="run this chunk with runner='inline' to see what kills it, or give the workers more memory",
+            f"two worker processes died one after the other (last exit status {status}) on the chunks at positions {first} to "
+            f"{first + len(known) - 1} of lane {lane}: {listed}",
+            follows="their documents would be missing",
+            remedy="run with runner='inline' to see which document kills it, or give the workers more memory",
         )
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import Any, NamedTuple
 
 from zephon.engine.meters import Work
 from zephon.errors import DataError
 from zephon.io import Dataset, read
 from zephon.ops.op import AccumulatorOp, LaneContext
 from zephon.ops.quarantine import Guard, Known
-from zephon.types import Columns, Stage
+from zephon.types import Chunk, Columns, Stage
 from zephon.work import Plan
 
 _NOBODY = Guard()
@@ -45,32 +46,66 @@ class Program:
     def context(self, lane: int) -> LaneContext:
         return LaneContext(lane, len(self.datasets), self.datasets, self.weights)
 
-    def work(self, lane: int, position: int, known: Known = ()) -> Work:
-        """Reads a chunk and runs the stages; no columns when the lane has ended. Runs on a worker.
+    def work(self, lane: int, first: int, known: Sequence[Known | None]) -> list[Work | Exception]:
+        """Reads consecutive chunks and runs the stages over each. Runs on a worker.
+
+        First all are read and then all are tokenized: code that has just run is in the processor's caches, and a
+        tokenizer's tables drive everything else out of them.
 
         Args:
-            known: (piece, row) of documents that are in quarantine already.
+            first: the position of the first chunk.
+            known: for each chunk, (piece, row) of documents that are in quarantine already; None where it is not needed.
+
+        Returns:
+            For each chunk its work, without columns where the lane has ended, or the error to raise when its turn comes.
         """
-        chunk = self.plan.chunk(lane, position)
-        if chunk is None:
-            return Work(None, 0, {})
-        dataset = self.datasets[chunk.dataset]
-        bad: list[DataError] | None = [] if self.guard.of(chunk.dataset) else None
-        seconds: dict[str, float] = {}
+        read_in: list[_Read | Work | Exception] = []
+        for position, places in enumerate(known, first):
+            read_in.append(_NOTHING if places is None else self._attempt(self._read, lane, position, places))
+        return [one if not isinstance(one, _Read) else self._attempt(self._run, lane, one.position, one) for one in read_in]
+
+    def _attempt(self, part: Callable[..., Any], lane: int, position: int, argument: Any) -> Any:
         try:
-            begun = time.perf_counter()
-            columns = read(dataset, chunk, bad)
-            seconds["read"] = time.perf_counter() - begun
-            names = self.names or [f"stage {i}" for i in range(len(self.stages))]
-            timed = [functools.partial(_timed, seconds, n, stage) for n, stage in zip(names, self.stages, strict=True)]
-            columns = self.guard.run(timed, columns, chunk, bad or (), known)
-        except Exception as error:
+            return part(lane, position, argument)
+        except Exception as error:  # noqa: BLE001 - raised by the lane in its order
+            chunk = self.plan.chunk(lane, position)
+            assert chunk is not None
+            dataset = self.datasets[chunk.dataset]
             document = getattr(error, "document", None)
             if document is not None:
                 error.add_note(f"address: {dataset.address(*document)}")
             error.add_note(f"in chunk {chunk.index} of dataset {dataset.name!r}, lane {lane}, position {position}")
-            raise
-        return Work(columns, sum(piece.stop - piece.start for piece in chunk.pieces), seconds)
+            return error
+
+    def _read(self, lane: int, position: int, known: Known) -> _Read | Work:
+        chunk = self.plan.chunk(lane, position)
+        if chunk is None:
+            return _NOTHING
+        bad: list[DataError] | None = [] if self.guard.of(chunk.dataset) else None
+        begun = time.perf_counter()
+        columns = read(self.datasets[chunk.dataset], chunk, bad)
+        return _Read(position, chunk, columns, bad or (), known, time.perf_counter() - begun)
+
+    def _run(self, lane: int, position: int, found: _Read) -> Work:
+        seconds = {"read": found.seconds}
+        names = self.names or [f"stage {i}" for i in range(len(self.stages))]
+        timed = [functools.partial(_timed, seconds, n, stage) for n, stage in zip(names, self.stages, strict=True)]
+        columns = self.guard.run(timed, found.columns, found.chunk, found.bad, found.known)
+        return Work(columns, sum(piece.stop - piece.start for piece in found.chunk.pieces), seconds)
+
+
+class _Read(NamedTuple):
+    """A chunk that was read and waits for the stages."""
+
+    position: int
+    chunk: Chunk
+    columns: Columns
+    bad: Sequence[DataError]
+    known: Known
+    seconds: float
+
+
+_NOTHING = Work(None, 0, {})
 
 
 def _timed(seconds: dict[str, float], name: str, stage: Stage, columns: Columns) -> Columns:

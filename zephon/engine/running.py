@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from zephon.batch import SampleBatch
 from zephon.engine.delivery import Delivery
-from zephon.engine.lane import Lane
+from zephon.engine.lane import GROUP, Lane
 from zephon.engine.meters import Meters
 from zephon.engine.program import Program
 from zephon.engine.readahead import ReadAhead
@@ -34,8 +34,9 @@ class Settings:
     def window(self, program: Program, workers: int, lanes: int) -> int:
         """Chunks ahead of each lane: enough to keep all workers busy, few enough to stay within ``prefetch_bytes``."""
         if not workers:
-            return 1
-        wanted = self.ahead or max(2, program.flush_every, -(-2 * workers // lanes))
+            return GROUP
+        # Three groups a worker: one in its hands, one waiting for it, one being packed.
+        wanted = self.ahead or max(GROUP, program.flush_every, -(-3 * GROUP * workers // lanes))
         # A quarter to a half token a byte, four bytes a token: what is ready is about as large as the text it came from.
         return max(1, min(wanted, self.prefetch_bytes // (2 * self.chunk_bytes * lanes)))
 
@@ -63,12 +64,13 @@ class Running(Iterator[SampleBatch]):
         runner = self._runner = make_runner(settings.runner, settings.workers, engine.program)
         try:
             window = settings.window(engine.program, runner.workers, len(state.lanes))
-            lanes = self.lanes = {n: Lane(n, engine.program, runner, cursor, window, meters) for n, cursor in state.lanes.items()}
+            lanes = {n: Lane(n, engine.program, runner, cursor, window, meters) for n, cursor in state.lanes.items()}
+            self.lanes = lanes
         except BaseException:
             runner.close()
             raise
         self._ahead: ReadAhead[SampleBatch] | None = None
-        if settings.prefetch_batches and runner.workers:
+        if settings.prefetch_batches and settings.runner != "inline" and settings.workers != 0:
             self._ahead = ReadAhead(
                 lambda: engine.delivery.batches(lanes, state),
                 settings.prefetch_batches,

@@ -38,10 +38,12 @@ class Runner(Protocol):
 
 class _Lazy(Generic[T]):
     def __init__(self, function: Callable[..., T], args: tuple[object, ...]) -> None:
-        self._function, self._args = function, args
+        self._call: Callable[[], T] | None = lambda: function(*args)
 
     def result(self) -> T:
-        return self._function(*self._args)
+        if self._call is not None:
+            self._value, self._call = self._call(), None
+        return self._value
 
 
 class InlineRunner:
