@@ -21,6 +21,7 @@ from zephon.errors import ConfigError, ContractError
 from zephon.launch import session
 from zephon.launch.lease import Lease, alive, read_lease
 from zephon.launch.schedulers import local
+from zephon.launch.status import LIVE
 from zephon.rundir import RunDir
 
 Maker = Callable[..., Toy]
@@ -58,10 +59,11 @@ def test_a_running_run_cannot_be_resumed_or_started_again_and_a_stranger_is_refu
         session.resume(run.rundir)
     with pytest.raises(ConfigError, match=r"is held by toy-0001-\w+ \(pid \d+"):
         session.start(run.spec, worker=WORKER)
-    state = run.supervisor()
     import socket
 
-    with socket.create_connection(("127.0.0.1", state["control"]["port"])) as link:
+    control = Path(run.rundir.path("attempts", "0001", "control.json"))
+    assert control.stat().st_mode & 0o077 == 0, "others could read the token"
+    with socket.create_connection(("127.0.0.1", json.loads(control.read_text())["port"])) as link:
         link.sendall(b'{"token": "guess", "verb": "stop"}\n')
         assert json.loads(link.makefile("rb").readline())["what"] == "wrong token"
     assert run.look().state == "TRAINING"
@@ -139,9 +141,28 @@ def test_a_fork_starts_from_the_parents_checkpoint_and_records_the_change(
     other = session.changed(spec, ["data.seed=9"])
     forked, parent = session._forked(other, "child")
     assert forked.name == "child"
-    assert forked.model.init_from == rundir.path("checkpoints", "step-00000010")
+    assert forked.model.init_from == session.rundir_of(forked).path("parent")
     assert (parent["step"], parent["run"]) == (10, rundir.url)
     assert parent["changes"] == [{"kind": "pinned", "field": "data.seed", "run": 0, "now": 9}]
+
+
+@pytest.mark.slow
+def test_a_fork_trains_on_from_its_parents_weights_with_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zephon.launch.compose import compose
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    words = ["conf=bytes", f"runs={tmp_path / 'runs'}", "name=parent", "trainer.steps=3", "checkpoint.every=3"]
+    spec = compose([*words, "pipeline.context_length=16", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]).spec
+    losses = []
+    for name, changes in (("parent", []), ("child", ["data.seed=5"])):
+        started = session.start(session.changed(spec, changes), fork=name if changes else None)
+        ended = session.wait_for(started.rundir, lambda now: now.state not in LIVE, 120, "to end")
+        assert (ended.state, ended.step) == ("DONE", 3), ended
+        metrics = Path(started.rundir.path("metrics.jsonl")).read_text().splitlines()
+        losses.append([json.loads(line)["loss"] for line in metrics])
+        assert started.rundir.root.endswith(name)
+    assert started.rundir.read_json("contract.json")["parent"]["step"] == 3
+    assert losses[1][0] < losses[0][0], "the fork did not begin from the trained weights"
 
 
 def test_stored_experiments_change_by_single_fields_only(tmp_path: Path) -> None:

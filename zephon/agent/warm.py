@@ -169,6 +169,9 @@ def preload(modules: Sequence[str]) -> None:
             module = importlib.import_module(name.removesuffix(".*"))
             if name.endswith(".*"):
                 _import_below(module)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        raise RuntimeError(f"importing {', '.join(modules)} has initialized CUDA: forked workers could not use it")
     gc.collect()
     gc.freeze()
 

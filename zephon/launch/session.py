@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -104,7 +106,7 @@ def start(
         spec: the experiment.
         words, choices: what was typed and chosen, for the record.
         allow: guarded fields that may differ from the run's.
-        fork: name of a new run that starts from this run's newest checkpoint with the changes.
+        fork: name of a new run with the changes: it begins at step 0 with the weights of this run's newest checkpoint.
         worker: module that each worker runs.
 
     Raises:
@@ -127,6 +129,8 @@ def start(
     lease = Lease(rundir, holder=f"launcher of {spec.name}")
     lease.take()
     try:
+        if parent is not None:
+            _hand_down(parent, spec)
         attempt = _new_attempt(rundir, spec, environment(words, choices or {}))
         contracts.record(rundir, contract, spec, allowed, attempt=attempt)
         if not rundir.exists("spec.json"):
@@ -217,11 +221,23 @@ def _forked(spec: RunSpec, name: str) -> tuple[RunSpec, dict[str, Any]]:
             follows="there would be nothing to start from",
             remedy="start a new run under another name: name=NAME",
         )
-    checkpoint = parent.path("checkpoints", f"step-{step:08d}")
     changed = contracts.differences(parent.read_json("contract.json"), spec)
     record = {"run": parent.url, "step": step, "changes": [dataclasses.asdict(d) for d in changed]}
-    model = dataclasses.replace(spec.model, init_from=checkpoint)
-    return dataclasses.replace(spec, name=name, model=model), record
+    child = dataclasses.replace(spec, name=name)
+    weights = RunDir(url_of(child, rundir_of(child))).path("parent")
+    return dataclasses.replace(child, model=dataclasses.replace(spec.model, init_from=weights)), record
+
+
+def _hand_down(parent: Mapping[str, Any], spec: RunSpec) -> None:
+    """Writes the parent's weights where the fork begins from; in a process of its own, for that needs torch."""
+    argv = [sys.executable, "-m", "zephon.train.hf", "--run", parent["run"], "--step", str(parent["step"])]
+    done = subprocess.run([*argv, "--out", str(spec.model.init_from)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ConfigError(
+            f"the weights of {parent['run']} at step {parent['step']} could not be handed down: {done.stderr.strip()[-300:]}",
+            follows="the fork would begin from other weights than its parent's",
+            remedy="see the message; the parent run is unchanged",
+        )
 
 
 def stored_spec(rundir: RunDir) -> RunSpec:

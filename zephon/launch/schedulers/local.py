@@ -233,8 +233,9 @@ def command(rundir: RunDir, attempt: int, message: Mapping[str, Any], *, timeout
             follows="there is nobody to obey",
             remedy="look at `status`; `resume` starts the run again",
         )
-    with socket.create_connection(("127.0.0.1", state["control"]["port"]), timeout=timeout) as link:
-        link.sendall(json.dumps({**message, "token": state["control"]["token"]}).encode() + b"\n")
+    control = rundir.read_json("attempts", RunDir.attempt_name(attempt), "control.json")
+    with socket.create_connection(("127.0.0.1", control["port"]), timeout=timeout) as link:
+        link.sendall(json.dumps({**message, "token": control["token"]}).encode() + b"\n")
         reply = json.loads(link.makefile("rb").readline() or b"{}")
     if not reply.get("ok"):
         raise ConfigError(

@@ -74,7 +74,6 @@ class Supervisor:
         self.status: int | None = None
         self.target = request.nodes
         self.nodes: dict[int, NodeProcess] = {}
-        self._control_port = 0
         self._incarnations: dict[int, int] = {}
         self._quick = 0
         self._written: dict[str, Any] = {}
@@ -108,7 +107,9 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         await self.coordinator.start("127.0.0.1", 0)
         control = await asyncio.start_server(self._control, "127.0.0.1", 0)
-        self._control_port = control.sockets[0].getsockname()[1]
+        write_private(
+            self.rundir.path(*self.where, "control.json"), {"port": control.sockets[0].getsockname()[1], "token": self.token}
+        )
         self.events.write("supervisor_started", pid=os.getpid(), nodes=self.target)
         self._write("STARTING", "importing")
         deciding = asyncio.ensure_future(self.coordinator.run())
@@ -275,7 +276,7 @@ class Supervisor:
             reply = self._obey(message)
             writer.write(json.dumps(reply).encode() + b"\n")
             await writer.drain()
-        except (TimeoutError, ValueError, KeyError, ConnectionError):
+        except (TimeoutError, ValueError, KeyError, TypeError, ConnectionError):
             pass  # a stray or broken connection concerns nobody
         finally:
             writer.close()
@@ -325,11 +326,17 @@ class Supervisor:
         data = {
             "app_id": self.request.app_id,
             "pid": os.getpid(),
-            "control": {"port": self._control_port, "token": self.token},
             "time": time.time(),
             **self._written,
         }
         self.rundir.write_json(*self.where, "supervisor.json", data=data)
+
+
+def write_private(path: str, data: dict[str, Any]) -> None:
+    """Writes a small file that only its owner may read: who knows the token may stop the run."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(handle, "w", encoding="utf-8") as file:
+        json.dump(data, file)
 
 
 def end_session(leader: int) -> None:
