@@ -21,7 +21,7 @@ from zephon.ledger import compare, read_ledger
 
 pytestmark = pytest.mark.slow
 
-STEPS = 240
+STEPS = 200
 SETTINGS = [
     "conf=bytes",
     f"trainer.steps={STEPS}",
@@ -70,8 +70,8 @@ def leg(runs: Path, arguments: list[str], stop_at: int | None) -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     runs = tmp_path_factory.mktemp("runs")
     leg(runs, ["run", *SETTINGS, "name=whole", "nodes=1"], None)
-    leg(runs, ["run", *SETTINGS, "name=legs", "nodes=4", "loader.workers=1", "trainer.microbatch_size=2"], 20)
-    leg(runs, ["resume", "legs", "nodes=2", "loader.workers=3", "loader.prefetch_batches=1", "trainer.microbatch_size=3"], 120)
+    leg(runs, ["run", *SETTINGS, "name=legs", "nodes=4", "loader.workers=1", "trainer.microbatch_size=2"], 10)
+    leg(runs, ["resume", "legs", "nodes=2", "loader.workers=3", "loader.prefetch_batches=1", "trainer.microbatch_size=3"], 90)
     leg(
         runs,
         ["resume", "legs", "nodes=1", "loader.runner=inline", "loader.prefetch_batches=0", "trainer.microbatch_size=16"],
