@@ -127,6 +127,7 @@ def test_a_plain_process_trains_and_leaves_ledger_metrics_progress_and_a_checkpo
 def test_legs_at_4_2_and_1_ranks_have_the_ledger_and_the_losses_of_the_unbroken_run(unbroken, tmp_path):
     for attempt, size, leave in [(1, 4, {1: 2}), (2, 2, {0: 5}), (3, 1, {})]:
         free = {"trainer__microbatch_size": attempt, "loader__workers": attempt - 1, "loader__prefetch_batches": attempt}
+        free |= {"loader__isolated": attempt == 2}
         write_run(tmp_path, attempt, trainer__reduction="canonical", **free)
         statuses = workers(tmp_path, size, attempt, leave)
         assert statuses == [(143 if rank in leave else 75) if leave else 0 for rank in range(size)]

@@ -262,8 +262,8 @@ class Saver:
         """Runs ``work`` on every rank and gives every rank all results, or raises the first rank's error on all."""
         try:
             mine: tuple[bool, Any] = (True, work())
-        except (OSError, ZephonError) as error:
-            mine = (False, error)
+        except Exception as error:  # noqa: BLE001 - the others wait for this rank and must hear of anything
+            mine = (False, error if isinstance(error, ZephonError) else repr(error))  # any error travels as text
         found: list[Any] = [None] * self._world.seat.size
         dist.all_gather_object(found, mine, group=self._world.saving)
         for rank, (good, value) in enumerate(found):
@@ -271,7 +271,7 @@ class Saver:
                 raise (
                     value
                     if isinstance(value, ZephonError)
-                    else _save_failed(self._run, self.last or 0, f"rank {rank}: {value!r}")
+                    else _save_failed(self._run, self.last or 0, f"rank {rank}: {value}")
                 )
         return [value for _, value in found]
 

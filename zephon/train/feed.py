@@ -113,6 +113,7 @@ def _options(pipeline: zephon.Pipeline, spec: RunSpec, dp_rank: int, dp_size: in
         runner=spec.loader.runner,
         max_workers=spec.loader.workers,
         prefetch_batches=spec.loader.prefetch_batches,
+        isolated=spec.loader.isolated,
         dp_degree=dp_size,
         dp_group_id=dp_rank,
         canonical_replicas=spec.lanes.count,
