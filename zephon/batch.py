@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -144,10 +144,14 @@ def _starts(block: Block, part: int) -> Ragged:
     return starts
 
 
-def zero_weight(like: Block | None, rows: int, length: int) -> tuple[dict[str, Column], Ragged, IntArray]:
-    """Rows of padding only, for a rank that runs more forwards than it owns sequences."""
-    names: Sequence[tuple[str, Any]] = [("input_ids", np.uint32)]
-    if like is not None:
-        names = [(name, np.asarray(column).dtype) for name, column in like.parts[0].fields.items()]
-    fields: dict[str, Column] = {name: np.zeros((rows, length), dtype) for name, dtype in names}
+def zero_weight(like: Mapping[str, Column] | None, rows: int, length: int) -> tuple[dict[str, Column], Ragged, IntArray]:
+    """Rows of padding only, for a rank that runs more forwards than it owns sequences.
+
+    Args:
+        like: fields of a real batch, so that these rows have the same; None for tokens alone.
+    """
+    fields: dict[str, Column] = {"input_ids": np.zeros((rows, length), np.uint32)}
+    for name, column in (like or {}).items():
+        shaped = isinstance(column, np.ndarray)
+        fields[name] = np.zeros((rows, *column.shape[1:]), column.dtype) if shaped else [None] * rows  # type: ignore[union-attr]
     return fields, Ragged(np.zeros(rows, np.int32), np.arange(rows + 1)), np.zeros(rows, np.int64)

@@ -192,6 +192,25 @@ def test_what_cannot_work_is_refused_before_any_data_is_read(options: dict[str, 
         run([{"messages": CHAT}], **options)
 
 
+def test_rows_without_weight_have_the_fields_of_real_ones() -> None:
+    def make(rank: int) -> Pipeline:
+        dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"messages": CHAT}] * 40)})
+        source = StaticMixtureWorkSource([dataset], exhausted_policy="repeat", chunk_bytes=100)
+        place: dict[str, Any] = {"dp_degree": 3, "dp_group_id": rank, "lanes_allow": "uneven"}
+        pipeline = Pipeline(source).options(runner="inline", canonical_replicas=2, global_batch_size=4, **place)
+        return pipeline.tokenize_chat(tokenizer_id="bytes", chat_template=TAGS).pack_flat(64, algorithm="wrap").batch(1)
+
+    for rank in range(3):
+        pipeline = make(rank)
+        (step,) = [list(next(pipeline.steps()))]
+        pipeline.close()
+        assert [batch.real_rows for batch in step] == [[1, 0], [1, 0], [1, 1]][rank]
+        for batch in step:
+            got = batch.to_training(return_labels=True, return_num_valid_tokens=True, extra_fields=["loss_mask"])
+            assert got["loss_mask"].shape == (1, 63)
+            assert (got["num_valid_tokens"] > 0) == (batch.real_rows > 0)
+
+
 def test_an_op_travels_to_another_process_without_its_compiled_template() -> None:
     op = TokenizeChat(tokenizer=load_tokenizer("bytes"), chat_template=TAGS)
     op.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from zephon.engine.lane import Lane
 from zephon.io import Dataset
 from zephon.ops.block import Block
 from zephon.state import RankState
-from zephon.types import Address, Dropped, LeftOut
+from zephon.types import Address, Column, Dropped, LeftOut
 from zephon.world import Share, World
 
 
@@ -47,6 +47,7 @@ class Delivery:
         plan = self.world.microbatches(self.rank, self.microbatch_size)
         shares = {share.lane: share for share in self.world.shares(self.rank)}
         step, skip = state.step, state.microbatch
+        like: Mapping[str, Column] | None = None
         for lane in lanes.values():
             lane.fill()
         while True:
@@ -62,7 +63,9 @@ class Delivery:
                 ended = index + 1 == len(plan)
                 after = RankState(step + ended, 0 if ended else index + 1, {n: lane.cursor for n, lane in lanes.items()})
                 left_out = self._left_out(lanes[number].report())
-                yield self._mapped(self._batch(block, number, first, step, (index, len(plan)), after, left_out))
+                batch = self._batch(block, number, first, step, (index, len(plan)), after, left_out, like)
+                like = batch.fields
+                yield self._mapped(batch)
             step, skip = step + 1, 0
 
     def _step_ready(self, lanes: dict[int, Lane], shares: dict[int, Share], done: Sequence[tuple[int, int, int]]) -> bool:
@@ -95,9 +98,10 @@ class Delivery:
         microbatch: tuple[int, int],
         after: RankState,
         left_out: tuple[LeftOut, ...],
+        like: Mapping[str, Column] | None,
     ) -> SampleBatch:
         if block is None or len(block) == 0:
-            fields, starts, used = zero_weight(None, 1, self.length or 1)
+            fields, starts, used = zero_weight(like, 1, self.length or 1)
             real, counts = 0, np.zeros(len(self.names), np.int64)
         else:
             fields, maybe_starts, used = gather(block)
