@@ -1,0 +1,75 @@
+"""What ranks agree on before they train a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.train.synthetic import SyntheticFeed, spec
+from zephon.errors import DataError, StateError
+from zephon.train.data import Report, agree, joined, report
+
+
+def batches(size: int, step: int = 0, **changes):
+    some = spec(lanes__allow="uneven", **changes)
+    return [SyntheticFeed(some, rank, size).batch(step) for rank in range(size)]
+
+
+def reports(found):
+    return [report(one, drain=False, error=None) for one in found]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16])
+def test_all_sizes_agree_on_the_same_step(size):
+    found = batches(size)
+    steps = [agree(one, reports(found)) for one in found]
+    (alone,) = batches(1)
+    for step in steps:
+        assert (step.step, step.tokens) == (0, alone.rows.tokens)
+        assert step.digests == [alone.digests[slot] for slot in range(16)]
+        assert sorted(step.state["lanes"]) == list(range(8))
+    assert {len(step.rows) for step in steps} == {-(-16 // size)}
+
+
+def test_padding_rows_train_nothing():
+    rows = batches(1)[0].rows
+    wide = rows.padded(20)
+    assert (len(wide), wide.tokens) == (20, rows.tokens)
+    assert torch.equal(wide.input_ids[:16], rows.input_ids)
+
+
+def test_cut_rows_joined_again_are_the_rows():
+    rows = batches(1)[0].rows
+    again = joined(rows.split(5))
+    assert all(torch.equal(getattr(again, name), getattr(rows, name)) for name in ("input_ids", "labels", "positions"))
+
+
+def test_the_first_ranks_error_is_raised_with_its_rank():
+    error = DataError("bad", follows="x", remedy="y")
+    mine = [*reports(batches(2)), report(None, drain=False, error=error)]
+    with pytest.raises(DataError) as caught:
+        agree(None, mine)
+    assert caught.value.__notes__ == ["met by data-parallel rank 2"]
+
+
+def test_data_that_ends_everywhere_ends_the_run_and_data_that_ends_somewhere_is_an_error():
+    assert agree(None, [Report(step=None)] * 2) is None
+    found = batches(2)
+    with pytest.raises(StateError, match=r"steps \[0, None\]"):
+        agree(found[0], [reports(found)[0], Report(step=None)])
+
+
+def test_ranks_at_different_steps_or_with_doubled_slots_are_refused():
+    first, second = batches(2)
+    with pytest.raises(StateError, match=r"steps \[0, 1\]"):
+        agree(first, reports([first, replace(second, step=1)]))
+    with pytest.raises(StateError, match="rows missing or doubled"):
+        agree(first, reports([first, first]))
+
+
+def test_one_rank_that_must_leave_drains_all():
+    found = batches(2)
+    mine = [report(found[0], drain=False, error=None), report(found[1], drain=True, error=None)]
+    assert all(agree(one, mine).drain for one in found)
