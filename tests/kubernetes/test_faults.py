@@ -56,8 +56,8 @@ class Run:
     def pods(self, role: str = "node") -> list[dict[str, Any]]:
         return self.machines.pods(self.name, role)
 
-    def kubectl(self, *args: str, check: bool = True) -> str:
-        return self.machines.kubectl("-n", self.name, *args, check=check)
+    def kubectl(self, verb: str, *args: str, check: bool = True) -> str:
+        return self.machines.kubectl(verb, "-n", self.name, *args, check=check)
 
     def whole(self, what: str, seconds: float = 150) -> None:
         reach(self.rundir, what, lambda now: now.world_size == 3 and now.state == "TRAINING", seconds)
