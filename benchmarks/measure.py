@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+import psutil
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +58,6 @@ def pin(cores: int) -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
 
-def peak_mb() -> float:
-    """Largest resident size of this process so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+def resident_mb() -> float:
+    """Memory of this process now, in MB."""
+    return psutil.Process().memory_info().rss / 1e6
