@@ -67,7 +67,8 @@ def test_a_killed_worker_is_replaced_and_the_data_stays_the_same(tmp_path: Path,
 
 
 def test_a_chunk_that_kills_two_workers_ends_the_run_with_its_address() -> None:
-    with Job(small, function=kills, runner="process") as job, pytest.raises(WorkerDied, match=r"shard 'a' of dataset 'd', \d+ to"):
+    address = r"shard 'a' of dataset 'd', \d+ to"
+    with Job(small, function=kills, runner="process") as job, pytest.raises(WorkerDied, match=address):
         job.steps(100)
     assert children() == []
 
