@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import threading
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,9 @@ def ids(batches: Any) -> list[int]:
 
 
 def first(pipeline: Pipeline, n: int) -> list[SampleBatch]:
-    return list(itertools.islice(iter(pipeline), n))
+    batches = list(itertools.islice(iter(pipeline), n))
+    pipeline.close()
+    return batches
 
 
 def resumed(pipeline: Pipeline, state: Any) -> Pipeline:
@@ -247,8 +250,6 @@ def test_d13_tiny_data_gives_a_short_run_and_not_none() -> None:
 
 
 def test_d17_starting_and_breaking_off_many_times_leaves_nothing_behind() -> None:
-    import threading
-
     before = threading.active_count()
     pipeline = pipeline_of(numbered(30), runner="threads", max_workers=2, prefetch_batches=2).batch(1)
     for _ in range(30):
