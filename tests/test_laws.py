@@ -115,7 +115,7 @@ def small_recipe(dataset: Dataset, shape: dict[str, int], *, shuffled: bool, rep
     return recipe
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(dataset=datasets(), shape=shapes())
 def test_wrap_and_shuffle_keep_the_laws_for_any_shape(dataset: Dataset, shape: dict[str, int]) -> None:
     recipe = small_recipe(dataset, shape, shuffled=True, repeat=True)
@@ -126,7 +126,7 @@ def test_wrap_and_shuffle_keep_the_laws_for_any_shape(dataset: Dataset, shape: d
     assert_same_data(recipe, expected, sizes=divisors, microbatch_size=1)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(dataset=datasets(), shape=shapes())
 def test_wrap_alone_needs_no_sentinel_and_its_interval_changes_nothing(dataset: Dataset, shape: dict[str, int]) -> None:
     recipe = small_recipe(dataset, shape, shuffled=False, repeat=True)
@@ -135,7 +135,7 @@ def test_wrap_alone_needs_no_sentinel_and_its_interval_changes_nothing(dataset: 
     assert_same_data(recipe, expected, sizes=(1,), flush_every_k_chunks=shape["flush"] + 3)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(dataset=datasets(), shape=shapes())
 def test_every_token_of_one_pass_is_delivered_exactly_once(dataset: Dataset, shape: dict[str, int]) -> None:
     recipe = small_recipe(dataset, {**shape, "lanes": 1, "per_lane": 1}, shuffled=True, repeat=False)
