@@ -64,7 +64,7 @@ class RunDir:
             raise
 
     def create(self, *parts: str, data: Any) -> bool:
-        """Writes a small file only if it does not exist; False when it does. Two callers never both get True on a local disk."""
+        """Writes a small file only if it does not exist; False when it does. On a local disk two callers never both get True."""
         if not self.local:
             if self.exists(*parts):
                 return False
