@@ -64,7 +64,7 @@ class RunDir:
             raise
 
     def create(self, *parts: str, data: Any) -> bool:
-        """Writes a small file only if it does not exist; False when it does. On a local disk two callers never both get True."""
+        """Writes a small file only if it does not exist; False when it does. On a local disk no two callers both get True."""
         if not self.local:
             if self.exists(*parts):
                 return False
