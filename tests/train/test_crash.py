@@ -31,6 +31,7 @@ def last_tensors(folder: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_20_kills_of_any_rank_at_any_moment_leave_ledger_losses_and_weights_of_the_unbroken_run(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     write_run(whole, **CHANGES)
@@ -54,6 +55,7 @@ def test_20_kills_of_any_rank_at_any_moment_leave_ledger_losses_and_weights_of_t
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_sigterm_to_one_rank_at_any_moment_makes_all_save_the_same_step_and_leave(tmp_path):
     write_run(tmp_path / "whole", **{**CHANGES, "trainer__steps": 60})
     assert workers(tmp_path / "whole", 1) == [0]
