@@ -62,7 +62,9 @@ class Progress:
         self._written, self._latest = 0.0, {}  # type: tuple[float, dict[str, Any]]
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        self._latest = {"step": step + 1, "steps": self._steps, "time": time.time(), **{n: values.get(n) for n in PROGRESS}}
+        chosen = {name: values.get(name) for name in PROGRESS}
+        last = (values.get("seconds") or {}).get("step")
+        self._latest = {"step": step + 1, "steps": self._steps, "time": time.time(), "step_s": last, **chosen}
         if time.monotonic() - self._written >= self._interval:
             self._flush()
 
