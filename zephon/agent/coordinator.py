@@ -170,6 +170,7 @@ class Coordinator:
             if message["generation"] == members.generation:
                 self.resizes.regroup("workers ended", time.time(), nodes=len(members.members))
                 self.resizes.stopped(time.time())
+            self._note_progress(self._progress())  # what was saved before the end counts before the end
             members.exited(name, now, generation=message["generation"], exits=exits, error=message.get("error"))
             self.events.write(
                 "workers_exited",
@@ -209,12 +210,15 @@ class Coordinator:
 
     def _read_progress(self) -> None:
         progress = self._progress()
-        step = int(progress["step"]) if progress else None
-        self.membership.progress(step=step, checkpoint=newest_checkpoint(self.rundir))
-        self._watch_stall(step)
+        self._watch_stall(self._note_progress(progress))
         if resized := self.resizes.progress(progress):
             self.last_resize = resized
             self.events.write("resized", **resized)
+
+    def _note_progress(self, progress: dict[str, Any] | None) -> int | None:
+        step = int(progress["step"]) if progress else None
+        self.membership.progress(step=step, checkpoint=newest_checkpoint(self.rundir))
+        return step
 
     def _watch_stall(self, step: int | None) -> None:
         """Ends a generation that makes no step; its first step may take longer, for it reads, compiles and measures."""
