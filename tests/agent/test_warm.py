@@ -106,6 +106,15 @@ def test_signals_reach_the_child_and_a_kill_is_reported_as_a_signal(server: Warm
         assert ended(server, ticket) == status
 
 
+def test_a_signal_sent_right_after_the_start_is_never_lost(server: WarmServer, tmp_path: Path) -> None:
+    tickets = []
+    for _ in range(40):
+        ticket = server.start(Start(module="warm_script", argv=["sleep"], log=str(tmp_path / "log")))
+        server.kill(ticket, signal.SIGTERM)
+        tickets.append(ticket)
+    assert {ended(server, ticket) for ticket in tickets} <= {143, -signal.SIGTERM}
+
+
 def test_what_a_child_leaves_in_its_group_ends_with_it(server: WarmServer, tmp_path: Path) -> None:
     log = tmp_path / "child.log"
     assert ended(server, server.start(Start(module="warm_script", argv=["grandchild"], log=str(log)))) == 0

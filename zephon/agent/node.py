@@ -267,6 +267,8 @@ class NodeAgent(SimpleElasticAgent):
         self._reported = True
         base = self._worker_group.workers[0].global_rank
         exits = {base + rank: self.server.exits.get(ticket, (-9, time.time())) for rank, ticket in self._tickets.items()}
+        # A worker asked to leave before it had a handler has nothing to save: it left like one that listened.
+        exits = {rank: (143 if status == -signal.SIGTERM else status, when) for rank, (status, when) in exits.items()}
         failed = sorted((when, rank, status) for rank, (status, when) in exits.items() if status not in (0, 75, 143))
         error = None
         if failed:

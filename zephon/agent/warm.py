@@ -221,6 +221,9 @@ def _reap(link: socket.socket, children: dict[int, int]) -> None:
         link.sendall(json.dumps(report).encode() + b"\n")
 
 
+_HELD = (signal.SIGTERM, signal.SIGHUP)
+
+
 def _obey(message: dict[str, Any], link: socket.socket, children: dict[int, int], *, close: Sequence[socket.socket]) -> None:
     if "kill" in message:
         for pid, ticket in children.items():
@@ -230,9 +233,13 @@ def _obey(message: dict[str, Any], link: socket.socket, children: dict[int, int]
                     send(pid, message["signal"])
         return
     server = os.getpid()
+    # Held back until the child has handlers of its own: it inherits our ignoring, and a signal that comes in between,
+    # such as an early stop, would be lost for good.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     pid = os.fork()
     if pid == 0:
         _become(message, server, close)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
     if not message["session"]:
         with contextlib.suppress(OSError):  # both sides do it, so that neither can be late
             os.setpgid(pid, pid)
@@ -245,8 +252,9 @@ def _become(message: dict[str, Any], server: int, close: Sequence[socket.socket]
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        for sig in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        for sig in (signal.SIGCHLD, *_HELD):
             signal.signal(sig, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
         for each in close:
             each.close()
         if message["session"]:

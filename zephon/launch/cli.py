@@ -23,7 +23,9 @@ Verb = Callable[[Arguments, Console], int]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
-    console = Console(soft_wrap=True) if sys.stdout.isatty() else Console(soft_wrap=True, width=_FILE_WIDTH)
+    # No markup: names, paths and errors of the run's own are shown as they are, brackets included.
+    width = None if sys.stdout.isatty() else _FILE_WIDTH
+    console = Console(soft_wrap=True, width=width, markup=False)
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         arguments = parse(words)
@@ -64,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def show_error(error: ZephonError) -> None:
     """Three parts on stderr; a contract's differences as a table."""
-    console = Console(stderr=True, soft_wrap=True)
+    console = Console(stderr=True, soft_wrap=True, markup=False)
     found = getattr(error, "differences", None)
     if isinstance(error, ContractError) and found:
         from zephon.launch.plan import difference_table

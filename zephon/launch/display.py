@@ -20,7 +20,7 @@ _PLAIN_EVERY_S = 2.0
 
 def follow(rundir: RunDir, *, console: Console | None = None, every_s: float = 0.2) -> RunStatus:
     """Shows a run until it ends and returns how it ended."""
-    console = console or Console(file=sys.stdout)
+    console = console or Console(file=sys.stdout, markup=False)
     if console.is_terminal:
         return _live(rundir, console, every_s)
     return _plain(rundir, console, every_s)

@@ -21,6 +21,7 @@ from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from zephon.errors import ZephonError
 from zephon.launch import session
@@ -56,7 +57,7 @@ def examine(arguments: Arguments, console: Console) -> int:
         table.add_column(title)
     colours = {"ok": "green", "warning": "yellow", "problem": "bold red"}
     for each in found:
-        table.add_row(each.subject, f"[{colours[each.verdict]}]{each.verdict}[/]", each.what, each.remedy)
+        table.add_row(Text(each.subject), Text(each.verdict, style=colours[each.verdict]), Text(each.what), Text(each.remedy))
     console.print(table)
     return UNHEALTHY if any(each.verdict == "problem" for each in found) else 0
 

@@ -163,9 +163,9 @@ def _print(
     spec: RunSpec, rundir: RunDir, attempt: int, found: Sequence[contracts.Difference], request: Any, console: Console
 ) -> None:
     def heading(text: str) -> None:
-        console.print(f"\n[bold]{text}[/bold]")
+        console.print(f"\n{text}", style="bold")
 
-    console.print(f"[bold]{spec.name}[/bold] attempt {attempt} in {rundir.url}, spec {spec.sha256()[:16]}", highlight=False)
+    console.print(f"{spec.name}  attempt {attempt} in {rundir.url}, spec {spec.sha256()[:16]}", highlight=False)
     console.print(yaml.safe_dump(_plain(spec.to_dict()), sort_keys=False).rstrip(), markup=False, highlight=False)
     heading("contract")
     if not rundir.exists("contract.json"):

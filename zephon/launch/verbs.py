@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import time
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from zephon.errors import ConfigError
 from zephon.launch import control, session
@@ -60,7 +62,7 @@ def _converge(composed: Composed, rundir: RunDir, status: RunStatus, arguments: 
         raise ConfigError(
             f"{status.name} is running (attempt {status.attempt}) with other settings than these",
             follows="they could not take effect before the next start",
-            remedy=f"stop it first (zephon stop {status.name}), or give it another name=",
+            remedy=f"stop it first ({_command('stop', status)}), or give it another name=",
         )
     if wanted.nodes == status.target:
         console.print(f"{status.name} is running already at nodes={wanted.nodes}; following it", highlight=False)
@@ -101,16 +103,32 @@ def report_end(status: RunStatus, console: Console) -> int:
         console.print(f"done: {status.step} steps, last digest {status.digest[:16]}", highlight=False)
         return 0
     if status.state == "STOPPED":
+        saved = status.checkpoint or 0
+        kept = (
+            "saved"
+            if saved >= status.step > 0
+            else f"the last checkpoint is of step {saved}"
+            if saved
+            else "nothing to save yet"
+        )
         console.print(
-            f"stopped at step {status.step} of {status.steps}, saved; go on with: zephon resume {status.name}", highlight=False
+            f"stopped at step {status.step} of {status.steps}, {kept}; go on with: {_command('resume', status)}",
+            highlight=False,
         )
         return 143
-    error = Console(stderr=True, soft_wrap=True)
+    error = Console(stderr=True, soft_wrap=True, markup=False)
     error.print(
         f"{status.state.lower()} at step {status.step} of {status.steps}: {status.error or status.message}", highlight=False
     )
-    error.print(f"  logs: zephon logs {status.name}   go on with: zephon resume {status.name}", highlight=False)
+    error.print(f"  logs: {_command('logs', status)}   go on with: {_command('resume', status)}", highlight=False)
     return status.status or 1
+
+
+def _command(verb: str, status: RunStatus) -> str:
+    """A command line that works as printed, also when runs are not in the default place."""
+    runs = status.url.rstrip("/").rpartition("/")[0]
+    elsewhere = "" if os.path.abspath(runs) == os.path.abspath("runs") else f" runs={runs}"
+    return f"zephon {verb} {status.name}{elsewhere}"
 
 
 def resume(arguments: Arguments, console: Console) -> int:
@@ -203,7 +221,7 @@ def status_table(found: RunStatus) -> Table:
     if found.progress_age_s is not None and found.state in LIVE:
         rows.append(("last sign of life", f"{duration(found.progress_age_s)} ago"))
     for name, value in rows:
-        table.add_row(f"[bold]{name}[/bold]", str(value))
+        table.add_row(Text(name, style="bold"), Text(str(value)))
     return table
 
 

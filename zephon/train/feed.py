@@ -176,6 +176,7 @@ def _dataset(name: str, path: str, fmt: str | None) -> Dataset:
     try:
         return Dataset.from_path(name, path, fmt=fmt)
     except (FileNotFoundError, ValueError) as error:
+        error.add_note(f"this is data.datasets.{name}.path, dataset {name!r}")
         if isinstance(error, ZephonError):
             raise
         raise ConfigError(
