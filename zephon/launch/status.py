@@ -121,7 +121,7 @@ def _state(supervisor: dict[str, Any] | None, *, fresh: bool, age: float | None,
         return state
     if not fresh:
         return "STARTING"
-    if len(supervisor["members"]) < supervisor["target"]:
+    if len(supervisor["members"]) < supervisor["target"] and not finished:  # after the last step nodes leave one by one
         return "DEGRADED"
     return "STALLED" if age is not None and age > stall_s else "TRAINING"
 
