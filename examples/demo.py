@@ -26,7 +26,7 @@ LEG_TIMEOUT_S = 600
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S"))
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--sizes", type=int, nargs="+", default=[4, 2, 1])
     parser.add_argument("overrides", nargs="*", help="key=value settings for all runs")
     chosen = parser.parse_args()

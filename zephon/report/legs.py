@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from zephon.ledger import SHORT, Entry, read_ledger
+from zephon.ledger import Entry, read_ledger
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +95,9 @@ def _cells(row: Row) -> list[str]:
     return [
         str(row.step),
         str(row.world_size),
-        row.digest[:SHORT],
+        row.digest[:8],
         f"{row.loss:.4f}",
-        expected.digest[:SHORT] if expected else "",
+        expected.digest[:8] if expected else "",
         f"{float(expected.rest['loss']):.4f}" if expected else "",
         "yes" if row.same else "NO",
     ]
