@@ -254,6 +254,16 @@ class RunSpec(Spec):
     elastic: ElasticSpec = free(ElasticSpec())
     scheduler: SchedulerSpec = free(SchedulerSpec())
 
+    def check_nodes(self) -> None:
+        """Raises ConfigError when ``nodes`` lies outside ``elastic.nodes_min..nodes_max``."""
+        elastic = self.elastic
+        if not elastic.nodes_min <= self.nodes <= elastic.nodes_max:
+            raise ConfigError(
+                f"nodes={self.nodes} is outside elastic.nodes_min..nodes_max = {elastic.nodes_min}..{elastic.nodes_max}",
+                follows="the nodes would wait for a membership that can never form",
+                remedy="choose another nodes=, or widen elastic.nodes_min / elastic.nodes_max",
+            )
+
     def fields_of(self, kind: Kind) -> dict[str, Any]:
         """All leaf values of one kind by dotted name, for the contract: ``{"data.seed": 0, ...}``."""
         return {name: value for name, found, value in _leaves(self, "") if found == kind}

@@ -45,13 +45,8 @@ def app_def(
     Raises:
         ConfigError: ``nodes`` lies outside ``elastic.nodes_min..nodes_max``.
     """
+    spec.check_nodes()
     elastic = spec.elastic
-    if not elastic.nodes_min <= spec.nodes <= elastic.nodes_max:
-        raise ConfigError(
-            f"nodes={spec.nodes} is outside elastic.nodes_min..nodes_max = {elastic.nodes_min}..{elastic.nodes_max}",
-            follows="the nodes would wait for a membership that can never form",
-            remedy="choose another nodes=, or widen elastic.nodes_min / elastic.nodes_max",
-        )
     args = ["-m", "zephon.agent", "--run", run, "--attempt", str(attempt)]
     args += ["--nnodes", f"{elastic.nodes_min}:{elastic.nodes_max}", "--procs", str(elastic.procs_per_node)]
     if endpoint:

@@ -91,13 +91,8 @@ def check(spec: RunSpec) -> None:
             follows="it could not be the name of a directory and of a job everywhere",
             remedy="use 1 to 63 letters, digits, dots, hyphens and underscores, beginning with a letter or digit",
         )
+    spec.check_nodes()
     elastic = spec.elastic
-    if not elastic.nodes_min <= spec.nodes <= elastic.nodes_max:
-        raise ConfigError(
-            f"nodes={spec.nodes} is outside elastic.nodes_min..nodes_max = {elastic.nodes_min}..{elastic.nodes_max}",
-            follows="the nodes would wait for a membership that can never form",
-            remedy="choose another nodes=, or widen elastic.nodes_min / elastic.nodes_max",
-        )
     ranks = spec.nodes * elastic.procs_per_node
     if ranks % spec.trainer.tensor_parallel:
         raise ConfigError(
