@@ -223,7 +223,9 @@ def test_kill_9_of_the_supervisor_leaves_no_process_and_resume_goes_on(toy: Make
     workers = [w for i in (0, 1) for w in [run.agent(i), *run.workers(i)]]
     killed_supervisor(run)
     deadline = time.monotonic() + 5
-    while any(w.is_running() and w.status() != "zombie" for w in workers) and time.monotonic() < deadline:
+    while time.monotonic() < deadline and (
+        run.look().state != "FAILED" or any(w.is_running() and w.status() != "zombie" for w in workers)
+    ):
         time.sleep(0.05)
     assert not any(w.is_running() and w.status() != "zombie" for w in workers)
     assert run.look().state == "FAILED"
