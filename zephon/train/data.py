@@ -9,7 +9,7 @@ the same step, and every rank holds the loader state of every lane, also of a ra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -18,8 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zephon.errors import StateError, ZephonError
+from zephon.types import LeftOut
 
 IGNORE = -100
+ADDRESSES = 8  # of documents left out for one reason in one step, as many as a batch names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,7 @@ class StepBatch:
         digests: SHA-256 of each sequence by its slot in the global batch.
         state: this rank's loader state after the step.
         by_dataset: tokens of each dataset, where the loader reports them.
+        left_out: documents left out, of lanes that this rank answers for, so that all ranks together name each once.
     """
 
     step: int
@@ -81,6 +84,7 @@ class StepBatch:
     digests: dict[int, bytes]
     state: dict[str, Any]
     by_dataset: dict[str, int] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
 
 
 class Feed(Protocol):
@@ -106,6 +110,7 @@ class Report:
     digests: dict[int, bytes] = field(default_factory=dict)
     lanes: dict[int, bytes] = field(default_factory=dict)
     by_dataset: dict[str, int] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
     drain: bool = False
     error: ZephonError | None = None
 
@@ -119,6 +124,7 @@ class GlobalStep:
         tokens: trained tokens of the step over all ranks.
         digests: of all sequences of the global batch, in slot order.
         state: the loader state after the step, with the lanes of all ranks.
+        left_out: documents left out on the way to this step, by reason.
         drain: whether somebody was asked to leave after this step.
     """
 
@@ -128,6 +134,7 @@ class GlobalStep:
     digests: list[bytes]
     state: dict[str, Any]
     by_dataset: dict[str, int]
+    left_out: tuple[LeftOut, ...]
     drain: bool
 
 
@@ -141,6 +148,7 @@ def report(batch: StepBatch | None, *, drain: bool, error: ZephonError | None) -
         digests=batch.digests,
         lanes=batch.state["lanes"],
         by_dataset=batch.by_dataset,
+        left_out=batch.left_out,
         drain=drain,
     )
 
@@ -179,8 +187,19 @@ def agree(batch: StepBatch | None, reports: Sequence[Report]) -> GlobalStep | No
         digests=[digests[slot] for slot in sorted(digests)],
         state={**batch.state, "lanes": {lane: cursor for one in reports for lane, cursor in one.lanes.items()}},
         by_dataset=dict(sorted(by_dataset.items())),
+        left_out=by_reason(some for one in reports for some in one.left_out),
         drain=any(one.drain for one in reports),
     )
+
+
+def by_reason(parts: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
+    """One entry for each reason, in order of reasons: counts added, the first eight addresses kept."""
+    found: dict[str, LeftOut] = {}
+    for part in parts:
+        before = found.get(part.reason, LeftOut(part.reason, 0, ()))
+        addresses = (*before.addresses, *part.addresses)[:ADDRESSES]
+        found[part.reason] = LeftOut(part.reason, before.count + part.count, addresses)
+    return tuple(found[reason] for reason in sorted(found))
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

@@ -14,9 +14,10 @@ from zephon.ledger import sequence_digest
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
 from zephon.rundir import RunDir
 from zephon.spec import DatasetSpec, EvalDatasetSpec, RunSpec
-from zephon.train.data import Rows, StepBatch, joined
+from zephon.train.data import Rows, StepBatch, by_reason, joined
 from zephon.train.distributed import World
 from zephon.train.session import Job
+from zephon.types import LeftOut
 from zephon.work import StaticMixtureWorkSource, TokenEstimation
 
 CALIBRATION = "calibration.json"
@@ -127,6 +128,7 @@ class PipelineFeed:
 
     def __init__(self, pipeline: zephon.Pipeline) -> None:
         self._pipeline = pipeline
+        self._per_lane = pipeline.world.per_lane
 
     def restore(self, state: dict[str, Any]) -> None:
         self._pipeline.restore(state)
@@ -136,6 +138,7 @@ class PipelineFeed:
             parts: list[Rows] = []
             digests: dict[int, bytes] = {}
             tokens: dict[str, int] = {}
+            left_out: list[tuple[int, LeftOut]] = []
             step = 0
             for batch in batches:
                 step = batch.step
@@ -145,8 +148,16 @@ class PipelineFeed:
                     digests[slot] = sequence_digest(row)
                 for name, count in batch.tokens.items():
                     tokens[name] = tokens.get(name, 0) + count
+                lane = int(batch.slots[0]) // self._per_lane if batch.real_rows else -1
+                left_out += [(lane, some) for some in batch.left_out]
             yield StepBatch(
-                step=step, rows=joined(parts), digests=digests, state=self._pipeline.checkpoint(), by_dataset=tokens
+                step=step,
+                rows=joined(parts),
+                digests=digests,
+                state=self._pipeline.checkpoint(),
+                by_dataset=tokens,
+                # Ranks that share a lane all read it and leave out the same; the one with its first slot tells.
+                left_out=by_reason(some for lane, some in left_out if lane * self._per_lane in digests),
             )
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ every step of every checkpoint, and what a crash costs is trained, and recorded,
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from zephon.train.evaluation import Result
 from zephon.train.metrics import JsonLines, sinks
 from zephon.train.session import Session, Update
 from zephon.train.usage import memory
+from zephon.types import LeftOut
 
 
 class Mirror:
@@ -55,7 +56,7 @@ class Records:
     """The files of one attempt. Opening may raise ZephonError: a damaged ledger, a tracker that is not installed."""
 
     def __init__(self, run: RunDir, spec: RunSpec, attempt: int, generation: int) -> None:
-        self._generation, self._lanes = generation, spec.lanes.count
+        self._attempt, self._generation, self._lanes = attempt, generation, spec.lanes.count
         self._mirrors = [Mirror(run, "ledger.jsonl"), Mirror(run, "metrics.jsonl")]
         ledger, metrics = (mirror.path for mirror in self._mirrors)
         self._ledger = Ledger(str(ledger))
@@ -90,7 +91,8 @@ class Records:
         session.job.fence()
         digest, lanes = step_digest(step.digests, self._lanes)
         said = {"world_size": session.world.seat.size, "generation": self._generation, "loss": update.loss}
-        self._ledger.append(step=step.step, digest=digest, lanes=lanes, tokens=step.by_dataset, **said)
+        told = {"tokens": step.by_dataset, "attempt": self._attempt, **said, **named(step.left_out)}
+        self._ledger.append(step=step.step, digest=digest, lanes=lanes, **told)
         values = {**said, "digest": digest.hex(), **measured(session, step, update)}
         if held_out is not None:
             values |= {"eval_loss": held_out.loss, "eval_tokens": held_out.tokens}
@@ -111,6 +113,7 @@ def measured(session: Session, step: GlobalStep, update: Update) -> dict[str, An
         "total_tokens": session.tokens,
         "tokens_per_s": speed,
         "skipped": update.skipped,
+        "left_out": sum(some.count for some in step.left_out),
         "shares": shares(step.by_dataset),
         "seconds": {"step": seconds, **phases},
         "memory": memory(session.world.device),
@@ -118,6 +121,13 @@ def measured(session: Session, step: GlobalStep, update: Update) -> dict[str, An
     if session.peak is not None:
         found["mfu"] = speed * session.operations / (session.peak * session.world.seat.size)
     return found
+
+
+def named(left_out: Sequence[LeftOut]) -> dict[str, Any]:
+    """``left_out`` of a ledger line, ``{reason: {count, first: [[dataset, shard, row], ...]}}``; nothing where nothing was."""
+    if not left_out:
+        return {}
+    return {"left_out": {some.reason: {"count": some.count, "first": [list(a) for a in some.addresses]} for some in left_out}}
 
 
 def shares(tokens: Mapping[str, int]) -> dict[str, float]:
