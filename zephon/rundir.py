@@ -7,6 +7,7 @@
     metrics.jsonl        one line per step                     (rank 0)
     events.jsonl         what happened to the run              (launch, agent, rank 0)
     checkpoints/step-00000030/ ... COMPLETE                    (train)
+    stages/NAME.json     inputs, status and outputs of a stage (launch)
     attempts/0001/spec.json  environment.json  progress.json  logs/node-0/rank-0.log
 """
 

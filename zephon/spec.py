@@ -79,7 +79,7 @@ class Spec:
 
     def canonical_json(self) -> str:
         """Sorted keys, no spaces, shortest float form; equal specs give equal text."""
-        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return _canonical(self.to_dict())
 
     def sha256(self) -> str:
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()
@@ -229,6 +229,24 @@ class SchedulerSpec(Spec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class StageSpec(Spec):
+    """A stage of the user's own: ``call`` is "module:function"; what it needs and makes is said by path."""
+
+    call: str = free()
+    inputs: tuple[str, ...] = free(())
+    outputs: tuple[str, ...] = free(())
+    options: dict[str, Any] = free({})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StagesSpec(Spec):
+    """What a run consists of, in order; ``own`` are the stages that are not built in."""
+
+    order: tuple[str, ...] = free(("train",))
+    own: dict[str, StageSpec] = free({})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec(Spec):
     """One experiment.
 
@@ -253,6 +271,14 @@ class RunSpec(Spec):
     trainer: TrainerSpec = guarded()
     elastic: ElasticSpec = free(ElasticSpec())
     scheduler: SchedulerSpec = free(SchedulerSpec())
+    stages: StagesSpec = free(StagesSpec())
+
+    def canonical_json(self) -> str:
+        """Like every spec's; ``stages`` is left out where it says nothing, so that older hashes stand."""
+        tree = self.to_dict()
+        if self.stages == StagesSpec():
+            del tree["stages"]
+        return _canonical(tree)
 
     def check_nodes(self) -> None:
         """Raises ConfigError when ``nodes`` lies outside ``elastic.nodes_min..nodes_max``."""
@@ -267,6 +293,10 @@ class RunSpec(Spec):
     def fields_of(self, kind: Kind) -> dict[str, Any]:
         """All leaf values of one kind by dotted name, for the contract: ``{"data.seed": 0, ...}``."""
         return {name: value for name, found, value in _leaves(self, "") if found == kind}
+
+
+def _canonical(tree: dict[str, Any]) -> str:
+    return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _leaves(spec: Spec, prefix: str) -> Iterator[tuple[str, Kind, Any]]:

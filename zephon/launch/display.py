@@ -37,9 +37,12 @@ def _live(rundir: RunDir, console: Console, every_s: float) -> RunStatus:
 
 
 def _plain(rundir: RunDir, console: Console, every_s: float) -> RunStatus:
-    shown, printed = "", 0.0
+    shown, printed, stages = "", 0.0, dict[str, str]()
     while True:
         status = look(rundir)
+        for line in stage_lines(stages, status.stages):
+            console.print(line, highlight=False, soft_wrap=True)
+        stages = status.stages
         ended = status.state not in LIVE
         due = time.monotonic() - printed >= _PLAIN_EVERY_S or status.state != shown.split(" ")[0]
         line = one_line(status)
@@ -62,7 +65,7 @@ def one_line(status: RunStatus) -> str:
         parts.append(f"digest {status.digest[:12]}")
     if status.world_size:
         parts.append(f"world {status.world_size}")
-    if status.state in ("STARTING", "DRAINING", "FAILED") and status.message:
+    if status.state in ("STARTING", "RUNNING", "DRAINING", "FAILED") and status.message:
         parts.append(status.message.partition("\n")[0])
     return "  ".join(parts)
 
@@ -89,7 +92,21 @@ def panel(status: RunStatus) -> Table:
     table.add_row(*numbers)
     if status.message and status.state not in ("TRAINING", "DONE"):
         table.add_row("", status.message)
+    if status.stages:
+        table.add_row("", stages_text(status.stages))
     return table
+
+
+def stages_text(stages: Mapping[str, str]) -> str:
+    """``doctor done, calibrate skipped, train running, evaluate waiting``."""
+    return ", ".join(f"{name} {state}" for name, state in stages.items())
+
+
+def stage_lines(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What to say about stages whose state has changed since the last look."""
+    said = {"skipped": "skipped, its inputs are unchanged"}
+    changed = {name: state for name, state in now.items() if state not in ("waiting", before.get(name))}
+    return [f"stage {name}: {said.get(state, state)}" for name, state in changed.items()]
 
 
 def resize_text(resize: Mapping[str, Any]) -> str:

@@ -17,13 +17,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from zephon.errors import ZephonError
+from zephon.errors import ConfigError, ZephonError
 from zephon.launch import session
 from zephon.launch.arguments import Arguments
 from zephon.launch.compose import compose
@@ -62,10 +62,28 @@ def examine(arguments: Arguments, console: Console) -> int:
     return UNHEALTHY if any(each.verdict == "problem" for each in found) else 0
 
 
+def stage(rundir: RunDir, spec: RunSpec) -> dict[str, Any]:
+    """The stage ``doctor``: every check of this machine and of the experiment.
+
+    Raises:
+        ConfigError: anything is a problem.
+    """
+    found = [*_machine(), *_experiment(spec)]
+    for each in found:
+        print(f"{each.subject}: {each.verdict}: {each.what}")
+    problems = [each for each in found if each.verdict == "problem"]
+    if problems:
+        raise ConfigError(
+            "; ".join(f"{each.subject}: {each.what}" for each in problems),
+            follows="the run would fail when it first needs it",
+            remedy="; ".join(each.remedy for each in problems if each.remedy) or "see the findings",
+        )
+    return {"findings": [dataclasses.asdict(each) for each in found]}
+
+
 def findings(arguments: Arguments) -> Iterator[Finding]:
     """Every check, in order; one that breaks is itself a finding."""
-    for subject, check in _MACHINE:
-        yield from _guarded(subject, check)
+    yield from _machine()
     words = arguments.without("runs") if not any(w.startswith("conf=") for w in arguments.words) else list(arguments.words)
     if not words:
         yield from _guarded("run directory", lambda: _writable(RunDir(arguments.word("runs", "runs")), None))
@@ -76,6 +94,15 @@ def findings(arguments: Arguments) -> Iterator[Finding]:
         yield Finding("experiment", "problem", error.what, error.remedy)
         return
     yield Finding("experiment", "ok", f"{spec.name}: composes")
+    yield from _experiment(spec)
+
+
+def _machine() -> Iterator[Finding]:
+    for subject, check in _MACHINE:
+        yield from _guarded(subject, check)
+
+
+def _experiment(spec: RunSpec) -> Iterator[Finding]:
     for subject, examine_spec in _EXPERIMENT:
         yield from _guarded(subject, lambda examine_spec=examine_spec: examine_spec(spec))  # type: ignore[misc]
 

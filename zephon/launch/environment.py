@@ -43,9 +43,14 @@ def environment(words: Sequence[str], choices: Mapping[str, str]) -> dict[str, A
         "executable": sys.executable,
         "cpus": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
-        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "packages": packages(),
         "git": git_state(os.getcwd()),
     }
+
+
+def packages() -> dict[str, str]:
+    """Versions of the packages that matter to a result."""
+    return {name: found for name in _PACKAGES if (found := _version(name))}
 
 
 def git_state(directory: str) -> dict[str, Any] | None:

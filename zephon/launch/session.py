@@ -21,7 +21,7 @@ from zephon.agent.coordinator import newest_checkpoint
 from zephon.agent.events import EventLog
 from zephon.errors import ConfigError, nearest
 from zephon.launch import contract as contracts
-from zephon.launch import control
+from zephon.launch import control, stages
 from zephon.launch.appdef import DEFAULT_WORKER, app_def
 from zephon.launch.compose import check
 from zephon.launch.environment import environment
@@ -115,6 +115,7 @@ def start(
     """
     check(spec)
     scheduler_of(spec)
+    stages.check(spec)
     parent = None
     if fork is not None:
         spec, parent = _forked(spec, fork)
@@ -122,7 +123,7 @@ def start(
     rundir = rundir_of(spec)
     contract, allowed = _contract(rundir, spec, allow, parent)
     done = newest_checkpoint(rundir)
-    if done >= spec.trainer.steps:
+    if done >= spec.trainer.steps and not stages.outstanding(spec, rundir):
         attempts = rundir.attempts()
         note = f"{spec.name} is finished: all {spec.trainer.steps} steps are done; nothing was started"
         return Started(rundir=rundir, attempt=attempts[-1] if attempts else 0, handle=None, resumed_at=done, note=note)

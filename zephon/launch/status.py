@@ -15,7 +15,7 @@ from zephon.launch.control import read_state
 from zephon.launch.schedulers.local import index_dir
 from zephon.rundir import RunDir
 
-LIVE = ("QUEUED", "STARTING", "TRAINING", "DRAINING", "DEGRADED", "STALLED", "UNKNOWN")
+LIVE = ("QUEUED", "STARTING", "RUNNING", "TRAINING", "DRAINING", "DEGRADED", "STALLED", "UNKNOWN")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,12 +23,15 @@ class RunStatus:
     """One look at a run.
 
     Args:
-        state: QUEUED, STARTING, TRAINING, DRAINING, DEGRADED, STALLED, DONE, STOPPED, FAILED, or UNKNOWN (cannot tell).
+        state: QUEUED, STARTING, RUNNING (a stage other than training), TRAINING, DRAINING, DEGRADED, STALLED, DONE, STOPPED,
+            FAILED, or UNKNOWN (cannot tell).
         step, steps: optimizer steps done and wanted.
         eta_s: seconds left at the present speed, when it is known.
         checkpoint, checkpoint_age_s: step and age of the newest complete checkpoint.
         error: what ended or last disturbed the run.
         resize: the last ``resized`` event: sizes, stall, its parts, steps lost.
+        stages: each stage's state in this attempt (waiting, running, done, skipped, failed, stopped, interrupted), in order;
+            empty where training is all.
     """
 
     name: str
@@ -55,6 +58,7 @@ class RunStatus:
     lost: int = 0
     resizes: int = 0
     resize: dict[str, Any] | None = None
+    stages: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
@@ -110,6 +114,7 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
         lost=counters.get("lost", 0),
         resizes=counters.get("resizes", 0),
         resize=(supervisor or {}).get("resize"),
+        stages=_stages(supervisor or {}),
     )
 
 
@@ -119,11 +124,20 @@ def _state(supervisor: dict[str, Any] | None, *, fresh: bool, age: float | None,
     state = str(supervisor["state"])
     if state != "RUNNING":
         return state
+    if supervisor.get("stage", "train") not in ("", "train"):
+        return "RUNNING"
     if not fresh:
         return "STARTING"
     if len(supervisor["members"]) < supervisor["target"] and not finished:  # after the last step nodes leave one by one
         return "DEGRADED"
     return "STALLED" if age is not None and age > stall_s else "TRAINING"
+
+
+def _stages(supervisor: dict[str, Any]) -> dict[str, str]:
+    """A stage that runs under a supervisor that does not was cut off."""
+    over = supervisor.get("state") not in ("STARTING", "RUNNING", "DRAINING")
+    found = supervisor.get("stages", [])
+    return {name: "interrupted" if over and state == "running" else state for name, state in found}
 
 
 def _newest_progress(rundir: RunDir, attempts: list[int]) -> dict[str, Any] | None:
@@ -166,6 +180,8 @@ def _last_error(rundir: RunDir, attempt: int) -> str:
     for event in reversed(list(read_events(rundir))):
         if event["attempt"] != attempt:
             break
+        if event["event"] == "stage_ended" and event["status"] not in (0, 143):
+            return str(event["cause"])
         if event["event"] == "finish" and event["status"] not in (0, 143):
             return str(event["cause"])
         if event["event"] == "workers_exited" and event.get("error"):

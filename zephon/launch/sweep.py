@@ -75,7 +75,7 @@ def points(arguments: Arguments) -> list[Point]:
     for words, varied in expand(arguments.words):
         composed = compose(words, config_dir=arguments.flags.get("--config-dir"))
         spec = composed.spec
-        rest = {key: value for key, value in spec.to_dict().items() if key not in ("name", "runs")}
+        rest = {key: value for key, value in json.loads(spec.canonical_json()).items() if key not in ("name", "runs")}
         digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:8]
         spec = dataclasses.replace(spec, name=f"{spec.name[:54]}-{digest}")
         if spec.name in made:

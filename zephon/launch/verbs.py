@@ -18,7 +18,7 @@ from zephon.launch import control, session
 from zephon.launch.appdef import DEFAULT_WORKER
 from zephon.launch.arguments import Arguments
 from zephon.launch.compose import Composed, compose
-from zephon.launch.display import duration, follow, one_line, resize_text
+from zephon.launch.display import duration, follow, one_line, resize_text, stages_text
 from zephon.launch.status import LIVE, RunStatus, find_run, look, run_names
 from zephon.rundir import RunDir
 
@@ -212,6 +212,7 @@ def status_table(found: RunStatus) -> Table:
         ("speed", f"{found.tokens_per_s:,.0f} tokens/s" if found.tokens_per_s is not None else "–"),
         ("size", f"{found.nodes} of {found.target} nodes, world {found.world_size}"),
         ("attempt", f"{found.attempt}, generation {found.generation}"),
+        *([("stages", stages_text(found.stages))] if found.stages else []),
         ("counted", f"{found.failures} failures, {found.lost} lost nodes, {found.resizes} resizes"),
     ]
     if found.resize is not None:

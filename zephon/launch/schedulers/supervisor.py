@@ -24,14 +24,17 @@ import time
 import traceback
 from typing import Any
 
-from zephon.agent.coordinator import Coordinator
+from zephon.agent.coordinator import Coordinator, newest_checkpoint
 from zephon.agent.entry import modules_for
 from zephon.agent.events import EventLog
 from zephon.agent.membership import Finish
 from zephon.agent.warm import Start, WarmServer
 from zephon.errors import ConfigError, ZephonError
 from zephon.launch.lease import RENEW_S, Lease
+from zephon.launch.schedulers.endings import end_session, write_private
 from zephon.launch.schedulers.request import LocalRequest, gpus_of_node
+from zephon.launch.schedulers.stage_runner import carry_out, record_training
+from zephon.launch.stages import TRAIN, Stage, stages_of
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 
@@ -80,6 +83,9 @@ class Supervisor:
         self._stopping = False
         self._kill_at: float | None = None
         self._server: WarmServer
+        self._keeping: asyncio.Future[None]
+        self.stages = {stage.name: "waiting" for stage in stages_of(self.spec)}
+        self.stage = ""
 
     def run(self) -> int:
         """Takes the lease, starts the nodes and serves until the end.
@@ -105,39 +111,90 @@ class Supervisor:
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self.stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        await self.coordinator.start("127.0.0.1", 0)
         control = await asyncio.start_server(self._control, "127.0.0.1", 0)
         write_private(
             self.rundir.path(*self.where, "control.json"), {"port": control.sockets[0].getsockname()[1], "token": self.token}
         )
         self.events.write("supervisor_started", pid=os.getpid(), nodes=self.target)
         self._write("STARTING", "importing")
-        deciding = asyncio.ensure_future(self.coordinator.run())
-        keeping = asyncio.ensure_future(self._keep())
-        for index in range(self.target):
-            if not self._stopping:
-                self._start_node(index)
-        self._write("RUNNING")
-        while not deciding.done() and (self.nodes or not self._stopping):
-            if keeping.done():
-                keeping.result()
-            self._watch_nodes()
-            self._write_changes()
-            await asyncio.sleep(0.05)
-        finish = deciding.result() if deciding.done() else Finish(143, "stopped")
-        await self._end_nodes(drained=self._stopping)
-        for task in (deciding, keeping):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        self._keeping = asyncio.ensure_future(self._keep())
+        finish = await self._carry_out()
+        await _cancelled(self._keeping)
         control.close()
-        await self.coordinator.close()
         state = {0: "DONE", 143: "STOPPED"}.get(finish.status, "FAILED")
         self._server.close()
         self.lease.release()  # before the last word: whoever reads it may start the run again at once
         self._write(state, finish.cause, finish.status)
         self.events.write("supervisor_ended", status=finish.status, cause=finish.cause)
         return finish.status
+
+    async def _carry_out(self) -> Finish:
+        """All stages in order, until one does not end well."""
+        finish = Finish(0, "nothing to do")
+        for stage in stages_of(self.spec):
+            if self._stopping:
+                return Finish(143, "stopped")
+            self.stage = stage.name
+            finish = await (self._train() if stage.name == TRAIN else self._other(stage))
+            self._write_changes()
+            if finish.status:
+                return finish
+        return finish
+
+    async def _other(self, stage: Stage) -> Finish:
+        self.stages[stage.name] = "running"
+        self._write("RUNNING", f"stage {stage.name}")
+        self.events.write("stage_started", stage=stage.name)
+        env: dict[str, str | None] = {"ZEPHON_APP_ID": self.request.app_id, "PYTHONUNBUFFERED": "1"}
+        if self.request.gpus:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus_of_node(self.request.gpus, 0, self.spec.elastic.procs_per_node))
+        finish, self.stages[stage.name] = await carry_out(
+            stage,
+            server=self._server,
+            rundir=self.rundir,
+            attempt=self.request.attempt,
+            env=env,
+            stopping=self._must_end,
+        )
+        ended = {"state": self.stages[stage.name], "status": finish.status, "cause": finish.cause}
+        self.events.write("stage_ended", stage=stage.name, **ended)
+        self.message = ""
+        return finish
+
+    def _must_end(self) -> bool:
+        """Whether a stop was asked for. Raises what ended the lease's keeper."""
+        if self._keeping.done():
+            self._keeping.result()
+        return self._stopping
+
+    async def _train(self) -> Finish:
+        """The nodes, from the first one's start to the last one's end."""
+        alone = len(self.stages) == 1
+        if newest_checkpoint(self.rundir) >= self.spec.trainer.steps and not alone:
+            self.stages[TRAIN] = "skipped"
+            return Finish(0, "all steps are done")
+        self.stages[TRAIN], started = "running", time.time()
+        if not alone:  # its clocks began to run with the first of the stages
+            self.coordinator = Coordinator(self.rundir, self.request.attempt, self.spec, target=self.target)
+        await self.coordinator.start("127.0.0.1", 0)
+        deciding = asyncio.ensure_future(self.coordinator.run())
+        for index in range(self.target):
+            if not self._stopping:
+                self._start_node(index)
+        self._write("RUNNING")
+        while not deciding.done() and (self.nodes or not self._stopping):
+            self._must_end()
+            self._watch_nodes()
+            self._write_changes()
+            await asyncio.sleep(0.05)
+        finish = deciding.result() if deciding.done() else Finish(143, "stopped")
+        await self._end_nodes(drained=self._stopping)
+        await _cancelled(deciding)
+        await self.coordinator.close()
+        self.stages[TRAIN] = {0: "done", 143: "stopped"}.get(finish.status, "failed")
+        if not alone:
+            record_training(self.rundir, self.request.attempt, self.spec, started=started, finish=finish)
+        return finish
 
     async def _keep(self) -> None:
         """Renews the lease and the state file. A lost lease ends the attempt: somebody else may write now."""
@@ -163,6 +220,12 @@ class Supervisor:
         Raises:
             ConfigError: outside the elastic range, not a division of the lanes, or another change is under way.
         """
+        if self.stage != TRAIN:
+            raise ConfigError(
+                f"the run is in stage {self.stage or 'waiting'}, which has no nodes",
+                follows="there would be nothing to divide",
+                remedy="repeat the command when it trains; `status` shows its stages",
+            )
         rules = self.coordinator.membership.rules
         if self._stopping:
             raise ConfigError(
@@ -315,6 +378,8 @@ class Supervisor:
             "generation": members.generation,
             "resize": self.coordinator.last_resize,
             "counters": dataclasses.asdict(members.counters),
+            "stage": self.stage,
+            "stages": [[*each] for each in self.stages.items()] if len(self.stages) > 1 else [],
             "nodes": {node.name: self._server.pids.get(node.ticket) for node in self.nodes.values()},
         }
 
@@ -332,23 +397,10 @@ class Supervisor:
         self.rundir.write_json(*self.where, "supervisor.json", data=data)
 
 
-def write_private(path: str, data: dict[str, Any]) -> None:
-    """Writes a small file that only its owner may read: who knows the token may stop the run."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(handle, "w", encoding="utf-8") as file:
-        json.dump(data, file)
-
-
-def end_session(leader: int) -> None:
-    """Kills what is left of a session: grandchildren of a dead node that had no time to end their own."""
-    import psutil
-
-    if leader == 0:
-        return
-    for process in psutil.process_iter():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if process.pid != leader and os.getsid(process.pid) == leader:
-                os.kill(process.pid, signal.SIGKILL)
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def main(argv: list[str] | None = None) -> int:

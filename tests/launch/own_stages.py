@@ -1,0 +1,36 @@
+"""Stages of a user's own, for the tests of the launcher."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+
+
+def report(run: RunDir, spec: RunSpec, *, top: int = 1) -> dict[str, Any]:
+    """Writes one file from another's content."""
+    loss = run.read_json("evaluation.json")["loss"] if run.exists("evaluation.json") else None
+    run.write_json("report.json", data={"name": spec.name, "loss": loss, "top": top})
+    return {"top": top}
+
+
+def once_then_quick(run: RunDir, spec: RunSpec) -> dict[str, Any]:
+    """Hangs the first time and is quick the second."""
+    if run.create("seen.json", data={}):
+        time.sleep(600)
+    run.write_json("made.json", data={})
+    return {}
+
+
+def broken(run: RunDir, spec: RunSpec) -> None:
+    raise RuntimeError("this stage is broken")
+
+
+def forgetful(run: RunDir, spec: RunSpec) -> None:
+    """Does not write what it has promised."""
+
+
+def unwritable(run: RunDir, spec: RunSpec) -> object:
+    return {"value": object()}

@@ -1,0 +1,239 @@
+"""A run as a list of stages: refusals, records, what is skipped, and whole runs on two nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.toy import Toy, toy_spec
+from zephon.errors import ConfigError
+from zephon.launch import session
+from zephon.launch.compose import compose
+from zephon.launch.display import stage_lines
+from zephon.launch.stage_process import run_stage
+from zephon.launch.stages import check, fingerprint, inputs_of, is_current, outstanding, read_record, stages_of
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec, StageSpec, StagesSpec
+
+Maker = Callable[..., Toy]
+HERE = "tests.launch.own_stages"
+
+
+def staged(spec: RunSpec, *order: str, **own: Any) -> RunSpec:
+    stages = {name: StageSpec.from_dict({"call": f"{HERE}:{name}", **more}) for name, more in own.items()}
+    return dataclasses.replace(spec, stages=StagesSpec(order=order, own=stages))
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> RunSpec:
+    return dataclasses.replace(toy_spec(tmp_path), tokenizer=dataclasses.replace(toy_spec(tmp_path).tokenizer, id="bytes"))
+
+
+def run_one(spec: RunSpec, name: str, attempt: int = 1) -> tuple[int, dict[str, Any]]:
+    """One stage in this process, and its record."""
+    (stage,) = (one for one in stages_of(spec) if one.name == name)
+    rundir = session.rundir_of(spec)
+    status = run_stage(rundir, attempt, stage, spec)
+    return status, read_record(rundir, name) or {}
+
+
+def test_training_alone_is_the_default_and_leaves_the_canonical_form_as_it_was(spec: RunSpec) -> None:
+    assert [stage.name for stage in stages_of(spec)] == ["train"]
+    assert "stages" not in json.loads(spec.canonical_json())
+    other = staged(spec, "calibrate", "train")
+    assert RunSpec.from_dict(json.loads(other.canonical_json())) == other
+    assert other.fields_of("pinned") == spec.fields_of("pinned")
+
+
+def test_stages_are_composed_from_group_and_command_line() -> None:
+    words = ["conf=exp1", "stages=full", "stages.own.r.call=a.b:c", "stages.own.r.options.top=3", "stages.own.r.inputs=[x,y]"]
+    found = compose([*words, "stages.order=[doctor,train,r]"]).spec.stages
+    assert found.order == ("doctor", "train", "r")
+    assert found.own["r"] == StageSpec(call="a.b:c", inputs=("x", "y"), options={"top": 3})
+
+
+@pytest.mark.parametrize(
+    ("order", "own", "said"),
+    [
+        (("trian",), {}, "did you mean 'train'"),
+        (("doctor",), {}, "nothing would be trained"),
+        (("train", "train"), {}, "given twice"),
+        (("train", "evaluate"), {}, r"without trainer\.eval_data"),
+        (("train", "x"), {"x": {"call": "nonsense"}}, "not of the form module:function"),
+        (("train", "x"), {"x": {"call": "no.such.module:f"}}, "does not find"),
+        (("train",), {"train": {}}, "name of a built-in stage"),
+        (("train",), {"a/b": {}}, "no name for a stage"),
+        (("train", "x"), {"x": {"call": f"{HERE}:report", "outputs": ["../x"]}}, "not below the run directory"),
+    ],
+)
+def test_a_list_of_stages_that_cannot_work_is_refused_before_the_start(
+    spec: RunSpec, order: tuple[str, ...], own: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        session.start(staged(spec, *order, **own))
+    assert not session.rundir_of(spec).exists("attempts")
+
+
+def test_a_cluster_has_nobody_to_run_other_stages_and_says_what_to_use(spec: RunSpec) -> None:
+    cluster = dataclasses.replace(spec, scheduler=dataclasses.replace(spec.scheduler, name="kubernetes"))
+    check(cluster)
+    with pytest.raises(ConfigError, match=r"use stages=train there"):
+        check(staged(cluster, "doctor", "train"))
+
+
+def test_calibration_writes_what_the_workers_read_and_is_skipped_while_its_inputs_stand(spec: RunSpec) -> None:
+    spec = session.changed(staged(spec, "calibrate", "train"), ["data.datasets.code.path=stdlib://code"])
+    rundir = session.rundir_of(spec)
+    status, record = run_one(spec, "calibrate")
+    assert (status, record["status"], record["attempt"]) == (0, "done", 1)
+    tokens, size = rundir.read_json("calibration.json")["docs"]
+    assert record["result"]["docs"] == tokens / size
+    assert 0.9 < tokens / size <= 1.1, "one token a byte, and the ends of documents"
+    assert run_one(spec, "calibrate", attempt=2) == (0, record), "skipped: the record is the first attempt's"
+    rundir.fs.rm_file(rundir.path("calibration.json"))
+    assert run_one(spec, "calibrate", attempt=3)[1]["attempt"] == 3, "its output was gone"
+
+
+def test_a_stage_of_ones_own_runs_again_when_options_inputs_or_contract_change(spec: RunSpec) -> None:
+    rundir = session.rundir_of(spec)
+
+    def ran(attempt: int, more: dict[str, Any], base: RunSpec = spec) -> bool:
+        status, record = run_one(staged(base, "report", "train", report=more), "report", attempt)
+        assert status == 0
+        return bool(record["attempt"] == attempt)
+
+    plain = {"outputs": ["report.json"]}
+    assert ran(1, plain)
+    assert not ran(2, plain)
+    assert ran(3, {**plain, "options": {"top": 5}})
+    assert rundir.read_json("report.json") == {"name": "toy", "loss": None, "top": 5}
+    rundir.write_json("in", "a.json", data={"a": 1})
+    for path in ("in", "in/a.json", rundir.path("in", "a.json")):
+        assert ran(4, {**plain, "inputs": [path]})
+        assert not ran(5, {**plain, "inputs": [path]})
+        rundir.write_json("in", "a.json", data={"a": 1, "path": path})
+        assert ran(6, {**plain, "inputs": [path]})
+    assert ran(7, plain, dataclasses.replace(spec, global_batch_size=16))
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "status", "said"),
+    [
+        ("broken", {}, 1, "RuntimeError: this stage is broken"),
+        ("forgetful", {"outputs": ["x.json"]}, 65, "without its output x.json"),
+        ("unwritable", {}, 65, "JSON cannot hold"),
+        ("report", {"inputs": ["none"]}, 65, "its input none does not exist"),
+        ("absent", {}, 65, "has no function 'absent'"),
+    ],
+)
+def test_a_stage_that_goes_wrong_is_recorded_as_failed_and_is_not_done(
+    spec: RunSpec, name: str, more: dict[str, Any], status: int, said: str
+) -> None:
+    found, record = run_one(staged(spec, name, "train", **{name: more}), name)
+    assert (found, record["status"]) == (status, "failed")
+    assert said in record["error"]
+
+
+def test_the_doctor_as_a_stage_refuses_data_that_is_not_there(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(Path(spec.runs) / "state"))
+    missing = dataclasses.replace(spec.data.datasets["docs"], path="/nowhere")
+    sick = dataclasses.replace(spec, data=dataclasses.replace(spec.data, datasets={"docs": missing}))
+    status, record = run_one(staged(sick, "doctor", "train"), "doctor")
+    assert (status, record["status"]) == (65, "failed")
+    assert "/nowhere" in record["error"]
+    status, record = run_one(staged(spec, "doctor", "train"), "doctor")
+    assert status == 0, record
+    assert {"subject", "verdict", "what", "remedy"} == set(record["result"]["findings"][0])
+
+
+def test_stage_lines_tell_changes_only() -> None:
+    before = {"doctor": "done", "train": "running", "evaluate": "waiting"}
+    assert stage_lines(before, {**before, "train": "skipped"}) == ["stage train: skipped, its inputs are unchanged"]
+    assert stage_lines({}, before) == ["stage doctor: done", "stage train: running"]
+
+
+@pytest.mark.slow
+def test_a_run_of_all_stages_on_two_nodes_and_only_what_has_changed_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    lines = [json.dumps({"text": f"number {i} is followed by {i + 1}. " * 20}) for i in range(200)]
+    (tmp_path / "held.jsonl").write_text("\n".join(lines))
+    words = ["conf=bytes", f"runs={tmp_path / 'runs'}", "nodes=2", "trainer.steps=4", "checkpoint.every=4", "stages=full"]
+    words += ["pipeline.context_length=16", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]
+    words += [f"trainer.eval_data.held.path={tmp_path / 'held.jsonl'}", "trainer.eval_tokens=1000"]
+    report = [f"stages.own.report.call={HERE}:report", "stages.own.report.inputs=[evaluation.json]"]
+    spec = compose([*words, *report, "stages.order=[doctor,calibrate,train,evaluate,report]"]).spec
+
+    def to_the_end(spec: RunSpec) -> dict[str, str]:
+        started = session.start(spec)
+        assert started.handle is not None
+        ended = session.wait_for(started.rundir, lambda now: now.status is not None, 180, "to end")
+        assert (ended.state, ended.step) == ("DONE", 4), ended
+        return ended.stages
+
+    assert to_the_end(spec) == dict.fromkeys(["doctor", "calibrate", "train", "evaluate", "report"], "done")
+    rundir = session.rundir_of(spec)
+    found = rundir.read_json("evaluation.json")
+    assert (found["step"], found["tokens"] >= 1000) == (4, True)
+    assert rundir.read_json("report.json")["loss"] == found["loss"]
+    assert rundir.read_json("stages", "train.json")["outputs"] == {"step": 4}
+    assert session.start(spec).handle is None, "all is done"
+    changed = session.changed(spec, ["stages.own.report.options.top=7"])
+    assert outstanding(changed, rundir) == ["report"]
+    again = to_the_end(changed)
+    assert (again["calibrate"], again["train"], again["evaluate"], again["report"]) == ("skipped", "skipped", "skipped", "done")
+    assert rundir.read_json("report.json")["top"] == 7
+
+
+@pytest.mark.slow
+def test_a_killed_or_stopped_stage_runs_again_at_resume_and_training_follows(toy: Maker) -> None:
+    run = toy(nodes=2, steps=3)
+    run.spec = staged(run.spec, "once_then_quick", "train", once_then_quick={"outputs": ["made.json"]})
+    run.start()
+    run.wait(lambda now: run.rundir.exists("seen.json"))
+    running = run.look()
+    assert (running.state, running.stages["once_then_quick"], running.stages["train"]) == ("RUNNING", "running", "waiting")
+    with pytest.raises(ConfigError, match="in stage once_then_quick"):
+        session.rescale(run.rundir, 1, wait_s=0)
+    os.kill(run.supervisor()["pid"], signal.SIGKILL)
+    status = run.wait(lambda now: now.state == "FAILED")
+    assert status.stages["once_then_quick"] == "interrupted"
+    run.rundir.fs.rm_file(run.rundir.path("seen.json"))
+    run.resume()
+    run.wait(lambda now: run.rundir.exists("seen.json"))
+    stopped = session.stop(run.rundir)
+    assert (stopped.state, stopped.status, stopped.stages["once_then_quick"]) == ("STOPPED", 143, "stopped")
+    run.resume()
+    ended = run.wait_end()
+    assert (ended.state, ended.stages) == ("DONE", {"once_then_quick": "done", "train": "done"})
+    assert run.lines()[-1]["world_size"] == 2
+
+
+@pytest.mark.slow
+def test_a_failed_stage_ends_the_run_with_its_error_and_no_node_starts(toy: Maker) -> None:
+    run = toy(nodes=2, steps=3)
+    run.spec = staged(run.spec, "broken", "train", broken={})
+    run.start()
+    status = run.wait_end()
+    assert (status.state, status.status) == ("FAILED", 1)
+    assert "stage broken failed: RuntimeError: this stage is broken" in status.error
+    assert run.events("node_started") == []
+    assert status.stages == {"broken": "failed", "train": "waiting"}
+
+
+def test_a_stage_is_current_only_with_the_hash_of_its_inputs(spec: RunSpec) -> None:
+    spec = staged(spec, "calibrate", "train")
+    stage, rundir = stages_of(spec)[0], RunDir(session.rundir_of(spec).url)
+    assert not is_current(rundir, stage, fingerprint(inputs_of(stage, spec, rundir)))
+    run_one(spec, "calibrate")
+    assert is_current(rundir, stage, fingerprint(inputs_of(stage, spec, rundir)))
+    other = dataclasses.replace(spec, tokenizer=dataclasses.replace(spec.tokenizer, special_tokens="none"))
+    assert not is_current(rundir, stage, fingerprint(inputs_of(stage, other, rundir)))

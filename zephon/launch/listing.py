@@ -1,0 +1,23 @@
+"""What data files there are, by name and size: what a plan is made from, and so what a run has promised to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zephon.io import Dataset
+from zephon.spec import DatasetSpec, EvalDatasetSpec
+
+
+def listings(datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec]) -> dict[str, dict[str, Any]]:
+    """``{dataset: {"files", "size", "sha256"}}``; the hash covers format, names and sizes.
+
+    Raises:
+        ConfigError: a dataset that is not there or cannot be used.
+    """
+    found = {}
+    each: list[tuple[str, DatasetSpec | EvalDatasetSpec]] = sorted(datasets.items())
+    for name, one in each:
+        dataset = Dataset.from_path(name, one.path, fmt=one.format)
+        found[name] = {"files": len(dataset.shards), "size": dataset.size, "sha256": dataset.identity}
+    return found

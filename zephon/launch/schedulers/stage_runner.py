@@ -1,0 +1,80 @@
+"""Stages other than training, in the supervisor: one process each, forked from the warm server, ended with the run."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+from zephon.agent.coordinator import newest_checkpoint
+from zephon.agent.membership import Finish
+from zephon.agent.warm import Start, WarmServer
+from zephon.launch.stages import BUILT_IN, TRAIN, Stage, fingerprint, inputs_of, read_record
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+
+_POLL_S = 0.05
+_KILL_AFTER_S = 5.0
+
+
+async def carry_out(
+    stage: Stage,
+    *,
+    server: WarmServer,
+    rundir: RunDir,
+    attempt: int,
+    env: Mapping[str, str | None],
+    stopping: Callable[[], bool],
+) -> tuple[Finish, str]:
+    """Runs a stage to its end and returns how the run goes on, and the stage's state: done, skipped, failed or stopped.
+
+    Args:
+        env: added to the process's environment.
+        stopping: whether the run was asked to stop; the stage then gets SIGTERM, and SIGKILL five seconds later.
+    """
+    log = rundir.path("attempts", RunDir.attempt_name(attempt), "logs", "stages", f"{stage.name}.log")
+    argv = ["--run", rundir.url, "--attempt", str(attempt), "--stage", stage.name]
+    ticket = server.start(Start(module="zephon.launch.stage_process", argv=argv, env=env, log=log, session=True))
+    asked: float | None = None
+    while ticket not in server.exits:
+        server.poll()
+        if stopping():
+            late = asked is not None and time.monotonic() - asked > _KILL_AFTER_S
+            if asked is None or late:
+                server.kill(ticket, signal.SIGKILL if late else signal.SIGTERM)
+            asked = asked or time.monotonic()
+        await asyncio.sleep(_POLL_S)
+    status, _ = server.exits[ticket]
+    return _outcome(stage, status, rundir, attempt, stopped=asked is not None, log=log)
+
+
+def _outcome(stage: Stage, status: int, rundir: RunDir, attempt: int, *, stopped: bool, log: str) -> tuple[Finish, str]:
+    record = read_record(rundir, stage.name) or {"name": stage.name, "call": stage.call, "attempt": attempt}
+    if status == 0:
+        return Finish(0, f"stage {stage.name} is done"), "done" if record["attempt"] == attempt else "skipped"
+    if record.get("status") != "failed" or record["attempt"] != attempt:  # it had no time for words of its own
+        error = "stopped" if stopped else f"its process ended with status {status}; see {log}"
+        record |= {"status": "stopped" if stopped else "failed", "attempt": attempt, "ended": time.time(), "error": error}
+        rundir.write_json("stages", f"{stage.name}.json", data=record)
+    if stopped:
+        return Finish(143, f"stopped in stage {stage.name}"), "stopped"
+    return Finish(65 if status == 65 else 1, f"stage {stage.name} failed: {record['error']}"), "failed"
+
+
+def record_training(rundir: RunDir, attempt: int, spec: RunSpec, *, started: float, finish: Finish) -> None:
+    """The record of stage ``train``, beside those of the others."""
+    inputs = inputs_of(BUILT_IN[TRAIN], spec, rundir)
+    data = {
+        "name": TRAIN,
+        "call": "",
+        "attempt": attempt,
+        "started": started,
+        "ended": time.time(),
+        "status": {0: "done", 143: "stopped"}.get(finish.status, "failed"),
+        "inputs": inputs,
+        "inputs_sha256": fingerprint(inputs),
+        "outputs": {"step": newest_checkpoint(rundir)},
+        "error": "" if finish.status == 0 else finish.cause,
+    }
+    rundir.write_json("stages", f"{TRAIN}.json", data=data)

@@ -1,0 +1,241 @@
+"""A run as a list of stages: which there are, what each depends on, and which is done already.
+
+doctor -> calibrate -> train -> evaluate          each with stages/NAME.json: inputs, status, outputs, result
+
+A stage is a function ``(run: RunDir, spec: RunSpec, **options) -> small dict or None``, named "module:function"; the built-in
+ones are no exception, but for ``train``, which is the attempt's nodes. A stage is current when it is done, the hash of its
+inputs is what it was, and its outputs are there. Nothing here starts anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from zephon.agent.coordinator import newest_checkpoint
+from zephon.errors import ConfigError, nearest
+from zephon.launch.environment import packages
+from zephon.launch.listing import listings
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec, StagesSpec
+
+TRAIN = "train"
+_BLOCK = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage; ``inputs`` and ``outputs`` are paths, see docs/launching.md."""
+
+    name: str
+    call: str
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+BUILT_IN = {
+    "doctor": Stage(name="doctor", call="zephon.launch.doctor:stage"),
+    "calibrate": Stage(name="calibrate", call="zephon.train.stages:calibrate", outputs=("calibration.json",)),
+    TRAIN: Stage(name=TRAIN, call=""),
+    "evaluate": Stage(name="evaluate", call="zephon.train.stages:evaluate", outputs=("evaluation.json",)),
+}
+
+
+def stages_of(spec: RunSpec) -> list[Stage]:
+    """The run's stages in order.
+
+    Raises:
+        ConfigError: an unknown, repeated or ill-named stage, or none that trains.
+    """
+    order, own = spec.stages.order, spec.stages.own
+    known = {
+        **BUILT_IN,
+        **{
+            name: Stage(name=name, call=one.call, inputs=one.inputs, outputs=one.outputs, options=one.options)
+            for name, one in own.items()
+        },
+    }
+    for name in own:
+        if name in BUILT_IN or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+            raise ConfigError(
+                f"stages.own.{name}: " + ("the name of a built-in stage" if name in BUILT_IN else "no name for a stage"),
+                follows="its record could not be told from another's",
+                remedy="use another name of letters, digits, hyphens and underscores",
+            )
+    for index, name in enumerate(order):
+        if name not in known or name in order[:index]:
+            raise ConfigError(
+                f"stages.order: {name!r} is " + ("given twice" if name in known else "not a stage"),
+                follows="the run could not be carried out",
+                remedy="leave one of them out" if name in known else f"{nearest(name, known)}; stages.own defines further ones",
+            )
+    if TRAIN not in order:
+        raise ConfigError(
+            f"stages.order=[{','.join(order)}] holds no {TRAIN!r}",
+            follows="nothing would be trained",
+            remedy=f"put {TRAIN} where it belongs; a stage that is done is skipped anyway",
+        )
+    return [known[name] for name in order]
+
+
+def check(spec: RunSpec) -> None:
+    """What must hold before a start.
+
+    Raises:
+        ConfigError: see ``stages_of``; also a function that is not there, held-out data that is missing, or a scheduler
+            which has nobody to run stages.
+    """
+    stages = stages_of(spec)
+    if spec.scheduler.name != "local" and spec.stages.order != StagesSpec().order:
+        raise ConfigError(
+            f"stages.order=[{','.join(spec.stages.order)}] with scheduler={spec.scheduler.name}",
+            follows="nobody on the cluster would run the other stages",
+            remedy="use stages=train there: the first step calibrates, trainer.eval_every evaluates, `zephon doctor` checks",
+        )
+    for stage in stages:
+        if stage.name == "evaluate" and not spec.trainer.eval_data:
+            raise ConfigError(
+                "stage evaluate without trainer.eval_data",
+                follows="there would be nothing to evaluate on",
+                remedy="name held-out datasets: trainer.eval_data.NAME.path=..., or leave evaluate out of stages.order",
+            )
+        if stage.name not in BUILT_IN:
+            source_of(stage)
+            for path in stage.outputs:
+                if _elsewhere(path) or ".." in path.split("/"):
+                    raise ConfigError(
+                        f"stages.own.{stage.name}.outputs: {path!r} is not below the run directory",
+                        follows="the output could change or vanish without the run noticing",
+                        remedy="write it below the run directory: stages get it as their first argument",
+                    )
+
+
+def source_of(stage: Stage) -> Path:
+    """The file that holds a stage's function.
+
+    Raises:
+        ConfigError: ``call`` is not "module:function" of a module that Python finds here.
+    """
+    module, colon, function = stage.call.partition(":")
+    problem = "is not of the form module:function"
+    if colon and function.isidentifier():
+        if os.getcwd() not in sys.path:  # as `python -m` has it; a console script has not
+            sys.path.insert(0, os.getcwd())
+        importlib.invalidate_caches()
+        try:
+            found = importlib.util.find_spec(module)
+        except (ImportError, ValueError):
+            found = None
+        if found is not None and found.origin is not None and Path(found.origin).is_file():
+            return Path(found.origin)
+        problem = f"names a module {module!r} that Python does not find here"
+    raise ConfigError(
+        f"stages.own.{stage.name}.call={stage.call!r} {problem}",
+        follows="the stage could not run",
+        remedy="give an importable function, for example stages.own.NAME.call=my_package.report:main",
+    )
+
+
+def inputs_of(stage: Stage, spec: RunSpec, rundir: RunDir) -> dict[str, Any]:
+    """All that a stage's result depends on, as plain values.
+
+    Raises:
+        ConfigError: an input that is not there.
+    """
+    pinned, contract = spec.fields_of("pinned"), fingerprint([spec.fields_of("pinned"), spec.fields_of("guarded")])
+    if stage.name == "doctor":
+        return {"spec": spec.sha256(), "host": socket.gethostname(), "packages": packages()}
+    if stage.name == "calibrate":
+        fields = {name: value for name, value in pinned.items() if name.startswith(("data.", "tokenizer."))}
+        return {"fields": fields, "files": listings(spec.data.datasets)}
+    if stage.name == TRAIN:
+        return {"contract": contract}
+    checkpoint = newest_checkpoint(rundir)
+    if stage.name == "evaluate":
+        held_out = spec.trainer.eval_data or {}
+        fields = {name: dataclasses.asdict(one) for name, one in held_out.items()}
+        tokens = spec.trainer.eval_tokens
+        return {
+            "contract": contract,
+            "checkpoint": checkpoint,
+            "held_out": fields,
+            "tokens": tokens,
+            "files": listings(held_out),
+        }
+    behind = spec.stages.order.index(stage.name) > spec.stages.order.index(TRAIN)
+    return {
+        "contract": contract,
+        "call": stage.call,
+        "source": hashlib.sha256(source_of(stage).read_bytes()).hexdigest(),
+        "options": dict(stage.options),
+        "paths": {path: _digest(rundir, path, stage) for path in stage.inputs},
+        **({"checkpoint": checkpoint} if behind else {}),
+    }
+
+
+def fingerprint(value: Any) -> str:
+    """SHA-256 of plain values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False, default=str).encode()).hexdigest()
+
+
+def read_record(rundir: RunDir, name: str) -> dict[str, Any] | None:
+    """``stages/NAME.json`` as it stands."""
+    try:
+        found: dict[str, Any] = rundir.read_json("stages", f"{name}.json")
+    except (FileNotFoundError, ValueError):
+        return None
+    return found
+
+
+def is_current(rundir: RunDir, stage: Stage, inputs_sha256: str) -> bool:
+    """Whether the stage need not run again."""
+    record = read_record(rundir, stage.name)
+    return (
+        record is not None
+        and record["status"] == "done"
+        and record["inputs_sha256"] == inputs_sha256
+        and all(rundir.exists(path) for path in stage.outputs)
+    )
+
+
+def outstanding(spec: RunSpec, rundir: RunDir) -> list[str]:
+    """Stages behind ``train`` that would run if the run went on now."""
+    stages = stages_of(spec)
+    behind = stages[spec.stages.order.index(TRAIN) + 1 :]
+    return [stage.name for stage in behind if not is_current(rundir, stage, fingerprint(inputs_of(stage, spec, rundir)))]
+
+
+def _digest(rundir: RunDir, path: str, stage: Stage) -> str:
+    """A file by its content, a directory by the names and sizes below it."""
+    fs, where = fsspec.core.url_to_fs(path) if _elsewhere(path) else (rundir.fs, rundir.path(path))
+    if not fs.exists(where):
+        raise ConfigError(
+            f"stage {stage.name}: its input {path} does not exist",
+            follows="it would work on nothing",
+            remedy=f"put the stage that makes it before {stage.name}, or correct stages.own.{stage.name}.inputs",
+        )
+    digest = hashlib.sha256()
+    if fs.isdir(where):
+        for name, info in sorted(fs.find(where, detail=True).items()):
+            digest.update(f"{info['size']} {name.removeprefix(where)}\n".encode())
+    else:
+        with fs.open(where, "rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _elsewhere(path: str) -> bool:
+    return "://" in path or path.startswith("/")

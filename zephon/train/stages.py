@@ -1,0 +1,61 @@
+"""The trainer's part in a run's stages: what the first step needs to know, and what the last checkpoint is worth.
+
+Both run in one process, without any node, and write into the run directory what they return.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from zephon.ops.tokenizers import load_tokenizer
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+from zephon.train import reduction
+from zephon.train.distributed import Seat, choose_device, join
+from zephon.train.evaluation import Evaluation
+from zephon.train.feed import CALIBRATION, job_for, pipeline
+from zephon.train.session import build
+
+EVALUATION = "evaluation.json"
+
+
+def calibrate(run: RunDir, spec: RunSpec) -> dict[str, float]:
+    """Measures tokens per byte of each dataset and writes ``calibration.json``, which every worker then reads.
+
+    A run is measured once: what is there already is kept, since the mixture of later steps follows from it.
+    """
+    if not run.exists(CALIBRATION):
+        tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
+        run.write_json(CALIBRATION, data=dict(pipeline(spec, tokenizer, dp_rank=0, dp_size=1).calibrate()))
+    return {name: tokens / size for name, (tokens, size) in run.read_json(CALIBRATION).items() if size}
+
+
+def evaluate(run: RunDir, spec: RunSpec) -> dict[str, Any]:
+    """Loss of the newest checkpoint on ``trainer.eval_data``, as ``evaluation.json``: step, loss per token, tokens.
+
+    Raises:
+        ConfigError: no held-out data, or too little of it.
+    """
+    trainer = replace(spec.trainer, parallel="ddp", tensor_parallel=1, eval_every=spec.trainer.eval_every or 1)
+    alone = replace(spec, trainer=trainer)
+    device = choose_device(trainer.device, local_rank=0)
+    threads = trainer.torch_threads or (1 if trainer.reduction == "canonical" else None)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if trainer.reduction == "canonical":
+        reduction.repeatable(device)
+    world = join(Seat(), device=device, timeout_s=trainer.process_group_timeout_s)
+    try:
+        session = build(job_for(alone, run, world, tell=print, fence=lambda: None), world)
+        try:
+            found = Evaluation(session)()
+            result = {"step": session.step, "loss": found.loss, "tokens": found.tokens}
+        finally:
+            session.close()
+    finally:
+        world.leave()
+    run.write_json(EVALUATION, data=result)
+    return result
