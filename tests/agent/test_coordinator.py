@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.toy import toy_spec
-from zephon.agent.coordinator import Coordinator, allowed_nodes, newest_checkpoint
+from zephon.agent.coordinator import Coordinator, allowed_nodes, newest_checkpoint, want_nodes
 from zephon.agent.events import read_events
 from zephon.agent.link import Link, parse_endpoint
 from zephon.agent.membership import Finish
@@ -23,9 +23,10 @@ from zephon.rundir import RunDir
 class Server:
     """A coordinator on its own thread, started and killed like a process."""
 
-    def __init__(self, rundir: RunDir, *, nodes: int, port: int = 0, heartbeat_s: float = 1.0) -> None:
+    def __init__(self, rundir: RunDir, *, nodes: int, port: int = 0, heartbeat_s: float = 1.0, supervised: bool = True) -> None:
         spec = toy_spec(Path(rundir.root).parent, nodes=nodes, heartbeat_s=heartbeat_s)
-        self.coordinator = Coordinator(rundir, 1, spec, target=nodes)
+        known = {"target": nodes} if supervised else {"expected": nodes}
+        self.coordinator = Coordinator(rundir, 1, spec, **known)
         self.finish: Finish | None = None
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -60,8 +61,8 @@ class Peers:
         self.servers: list[Server] = []
         self.links: list[Link] = []
 
-    def serve(self, nodes: int, port: int = 0) -> Server:
-        self.servers.append(Server(self.rundir, nodes=nodes, port=port))
+    def serve(self, nodes: int, port: int = 0, *, supervised: bool = True) -> Server:
+        self.servers.append(Server(self.rundir, nodes=nodes, port=port, supervised=supervised))
         return self.servers[-1]
 
     def link(self, name: str, port: int, *, timeout_s: float = 10.0) -> Link:
@@ -165,6 +166,32 @@ def test_a_coordinator_that_comes_late_is_waited_for(peers: Peers) -> None:
     time.sleep(1.0)
     peers.serve(1, port=port)
     assert assigned(link, 10.0)["rank"] == 0
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["the same coordinator", "a new coordinator"])
+def test_a_job_that_comes_back_after_a_stop_forms_once_and_with_the_size_last_asked_for(peers: Peers, restarted: bool) -> None:
+    server = peers.serve(1, supervised=False)
+    first = peers.link("n-0", server.coordinator.port)
+    first.send("ready", store="x:1")
+    assigned(first)
+    want_nodes(peers.rundir, 1, 3)  # a rescale that came just before the stop
+    first.send("leaving")
+    first.send("exited", generation=1, exits={"0": 143}, error=None)
+    until(lambda: first.released.is_set())
+    first.close()
+    until(lambda: not server.coordinator.membership.nodes)
+    if restarted:
+        server.kill()
+        server = peers.serve(1, supervised=False)
+        until(lambda: not server.coordinator.membership.nodes, 10)  # those of the old generation do not say hello
+    links = [peers.link(f"m-{i}", server.coordinator.port) for i in range(3)]
+    for link in links[:2]:
+        link.send("ready", store="y:1")
+    until(lambda: len([n for n in server.coordinator.membership.nodes.values() if n.state == "ready"]) == 2)
+    assert links[0].wait_assignment(1.0, threading.Event()) is None, "two of three trained without waiting for the third"
+    links[2].send("ready", store="y:1")
+    assert [assigned(link)["nodes"] for link in links] == [["m-0", "m-1", "m-2"]] * 3
+    assert [event["generation"] for event in read_events(peers.rundir) if event["event"] == "generation"] == [1, 2]
 
 
 def test_every_decision_is_an_event(peers: Peers) -> None:

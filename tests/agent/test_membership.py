@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -61,6 +62,34 @@ def test_the_first_generation_waits_for_the_expected_nodes_and_then_takes_who_is
     assert clock.pass_(59) == []
     (assign,) = clock.pass_(2)
     assert assign.nodes == ("n-0", "n-1"), "three nodes do not divide the lanes: two train, one stands by"
+
+
+def test_after_everybody_has_left_the_next_group_waits_like_a_first_one_for_the_size_last_asked_for() -> None:
+    clock = Clock(expected=2, gather_s=60.0, join_timeout_s=math.inf)
+    clock.ready("n-0", "n-1")
+    for name in ("n-0", "n-1"):
+        clock.members.leaving(name, clock.now)
+    clock.exited("n-0", "n-1", status=143)
+    for name in ("n-0", "n-1"):
+        clock.members.gone(name, clock.now)
+    assert clock.members.nodes == {}
+    clock.pass_(3600)
+    clock.members.gather(4)
+    assert clock.ready("m-0", "m-1") == []
+    assert clock.pass_(59) == []
+    assert clock.ready("m-2") == []
+    (assign,) = clock.ready("m-3")
+    assert len(assign.nodes) == 4
+    assert clock.members.generation == 2
+
+
+def test_those_who_came_back_train_without_the_others_when_the_bound_is_over() -> None:
+    clock = Clock(expected=4, gather_s=60.0)
+    clock.members.gather(4)
+    clock.ready("m-0", "m-1")
+    assert clock.pass_(59) == []
+    (assign,) = clock.pass_(2)
+    assert assign.nodes == ("m-0", "m-1")
 
 
 def test_expected_nodes_are_no_limit_for_later_generations() -> None:

@@ -70,13 +70,13 @@ class Coordinator:
         attempt: number of this start.
         spec: the attempt's resolved spec.
         target: never more nodes than this (None: whoever comes).
-        expected: how many nodes the first generation waits for.
+        expected: how many nodes the first generation waits for, and the first one after everybody has left.
     """
 
     def __init__(
         self, rundir: RunDir, attempt: int, spec: RunSpec, *, target: int | None = None, expected: int | None = None
     ) -> None:
-        self.rundir, self.attempt, self.spec = rundir, attempt, spec
+        self.rundir, self.attempt, self.spec, self.expected = rundir, attempt, spec, expected
         self.events = EventLog(rundir, attempt, "coordinator")
         known = rundir.read_json("generation.json") if rundir.exists("generation.json") else {}
         now = time.monotonic()
@@ -150,6 +150,8 @@ class Coordinator:
         now, kind, members = time.monotonic(), message["kind"], self.membership
         if kind == "hello":
             generation = message.get("generation")
+            if not members.nodes:
+                self._gather()
             members.hello(name, now, generation=generation)
             if generation is not None and (generation != members.generation or not members.active or members.regroup):
                 # It missed the order to stop while it was away, frozen or cut off.
@@ -179,6 +181,11 @@ class Coordinator:
                 exits=message["exits"],
                 error=message.get("error"),
             )
+
+    def _gather(self) -> None:
+        """A job that starts, or that comes back after a stop, waits for the size that was asked for last."""
+        self.membership.gather(wanted_nodes(self.rundir, self.attempt) or self.expected)
+        self.resizes = Resizes()  # what ended before was a stop: the time until now is nobody's stall
 
     def _act(self, action: Action) -> None:
         if isinstance(action, Assign):
@@ -237,6 +244,19 @@ class Coordinator:
         except (FileNotFoundError, ValueError):
             return None
         return found if isinstance(found, dict) and "step" in found else None
+
+
+def wanted_nodes(rundir: RunDir, attempt: int) -> int | None:
+    """The size that the last rescale of an attempt asked for; None when there was none, or the launcher could not note it."""
+    try:
+        return int(rundir.read_json("attempts", RunDir.attempt_name(attempt), "target.json")["nodes"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def want_nodes(rundir: RunDir, attempt: int, nodes: int) -> None:
+    """Notes that size where a coordinator finds it that has no other way to know it."""
+    rundir.write_json("attempts", RunDir.attempt_name(attempt), "target.json", data={"nodes": nodes, "time": time.time()})
 
 
 def newest_checkpoint(rundir: RunDir) -> int:

@@ -196,8 +196,13 @@ class Membership:
 
     def resize(self, target: int, now: float) -> None:
         if target != self.target:
-            self.target = target
+            self.target = self.expected = target
             self._changed = now
+
+    def gather(self, expected: int | None) -> None:
+        """Nobody is here, at a start or after all have left: the next generation waits for these, as a first one does."""
+        self.expected = self.target if self.target is not None else expected
+        self._formed_once = self._after_loss = False
 
     def progress(self, *, step: int | None, checkpoint: int) -> None:
         """Steps done in this attempt, and the newest complete checkpoint."""

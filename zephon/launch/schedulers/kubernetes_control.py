@@ -9,13 +9,14 @@ A cluster that does not answer is not a failed job: the last known size is shown
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchx.specs import AppState, parse_app_handle
 
-from zephon.agent.coordinator import allowed_nodes
+from zephon.agent.coordinator import allowed_nodes, want_nodes
 from zephon.agent.events import read_events
 from zephon.errors import ConfigError
 from zephon.launch.schedulers.k8s.errors import ClusterError
@@ -88,7 +89,10 @@ def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> str:
     verb = message["verb"]
     if verb == "rescale":
         _check_size(rundir, attempt, int(message["nodes"]))
-        return scheduler.rescale(app_id, int(message["nodes"])).note
+        note = scheduler.rescale(app_id, int(message["nodes"])).note
+        with contextlib.suppress(OSError):  # the coordinator has no right to read the Job; without this it may gather in steps
+            want_nodes(rundir, attempt, int(message["nodes"]))
+        return note
     actions = {"stop": scheduler.stop, "resume": scheduler.resume, "delete": scheduler.delete}
     if verb not in actions:
         raise ConfigError(
