@@ -1,5 +1,6 @@
 """Fixtures of the agent's tests."""
 
+from tests.agent.peers import peers
 from tests.agent.toy import toy
 
-__all__ = ["toy"]
+__all__ = ["peers", "toy"]

@@ -2,97 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.agent.peers import Peers, assigned, until
 from tests.agent.toy import toy_spec
-from zephon.agent.coordinator import Coordinator, allowed_nodes, newest_checkpoint, want_nodes
+from zephon.agent.coordinator import allowed_nodes, newest_checkpoint, want_nodes
 from zephon.agent.events import read_events
-from zephon.agent.link import Link, parse_endpoint
-from zephon.agent.membership import Finish
+from zephon.agent.link import parse_endpoint
 from zephon.errors import ConfigError
 from zephon.rundir import RunDir
-
-
-class Server:
-    """A coordinator on its own thread, started and killed like a process."""
-
-    def __init__(self, rundir: RunDir, *, nodes: int, port: int = 0, heartbeat_s: float = 1.0, supervised: bool = True) -> None:
-        spec = toy_spec(Path(rundir.root).parent, nodes=nodes, heartbeat_s=heartbeat_s)
-        known = {"target": nodes} if supervised else {"expected": nodes}
-        self.coordinator = Coordinator(rundir, 1, spec, **known)
-        self.finish: Finish | None = None
-        self._started = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main(port)))
-        self._thread.start()
-        assert self._started.wait(5)
-
-    async def _main(self, port: int) -> None:
-        self._loop = asyncio.get_running_loop()
-        await self.coordinator.start("127.0.0.1", port)
-        self._task = asyncio.ensure_future(self._run())
-        self._started.set()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-        await self.coordinator.close()
-
-    async def _run(self) -> None:
-        self.finish = await self.coordinator.run()
-
-    def kill(self) -> None:
-        if self._loop is not None and self._task is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._task.cancel)
-        self._thread.join(10)
-
-
-class Peers:
-    """Everything of one test, ended with it."""
-
-    def __init__(self, root: Path) -> None:
-        self.rundir = RunDir(str(root / "toy"))
-        self.servers: list[Server] = []
-        self.links: list[Link] = []
-
-    def serve(self, nodes: int, port: int = 0, *, supervised: bool = True) -> Server:
-        self.servers.append(Server(self.rundir, nodes=nodes, port=port, supervised=supervised))
-        return self.servers[-1]
-
-    def link(self, name: str, port: int, *, timeout_s: float = 10.0) -> Link:
-        link = Link(f"127.0.0.1:{port}", name, beat_s=0.2, timeout_s=timeout_s)
-        link.start()
-        self.links.append(link)
-        return link
-
-
-@pytest.fixture
-def peers(tmp_path: Path) -> Iterator[Peers]:
-    made = Peers(tmp_path)
-    yield made
-    for link in made.links:
-        link.close()
-    for server in made.servers:
-        server.kill()
-
-
-def assigned(link: Link, limit_s: float = 5.0) -> dict[str, object]:
-    found = link.wait_assignment(limit_s, threading.Event())
-    assert found is not None, "no assignment"
-    return found
-
-
-def until(test: object, limit_s: float = 5.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not test():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_two_links_get_one_generation_with_the_store_of_rank_zero(peers: Peers) -> None:

@@ -1,0 +1,155 @@
+"""The thirteen situations that elastic jobs meet, and those of them that have no better place, as tests.
+
+ 1  1 -> 2 -> 1 -> 3 nodes                  test_node: one_two_one_three; digests: random_events, kubernetes/test_story
+ 2  kill -9 of any agent, the store's host  test_node: a_killed_agent_is_replaced (both indexes)
+ 3  killed between round and worker start   here: a_node_killed_between (the store's host, and another)
+ 4  killed and restarted 20 times           test_node: killing_and_restarting_one_agent_twenty_times
+ 5  SIGSTOP of a node                       test_node: a_frozen_node_is_left_behind, a_node_that_stays_frozen
+ 6  one node finishes long before others    test_node: a_worker_that_ends_first_waits; test_membership: all_zero_finishes
+ 7  endpoint resolves late                  here: an_endpoint_whose_name_resolves_late; kubernetes/test_faults: nodes_wait_for
+    node 0 starts 120 s late                here: node_0_120_s_late (the defaults), node_0_comes_late (real agents, scaled)
+ 8  odd names                               kubernetes/test_names, launch/test_local: names_with_every_accepted_letter
+ 9  many submits of one name                launch/test_session: eight_starts_at_once; kubernetes/test_kubernetes: many_submits
+10  objects without status, deleted pods    kubernetes/test_status: objects_without_a_status, two_pods_of_one_index
+11  impossible and hasty rescales           test_node: a_rescale_outside_the_range, here: a_second_rescale;
+                                            kubernetes/test_control: a_rescale_says_what_happens
+12  resuming a finished run                 launch/test_session: a_finished_one_is_left_alone
+13  a node vanishes without a signal        test_node: a_frozen_node_is_left_behind (DEGRADED within two heartbeats)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.peers import Peers, until
+from tests.agent.toy import Toy, toy_spec
+from zephon.agent.coordinator import rules_of
+from zephon.agent.membership import Assign, Membership, Regroup
+from zephon.errors import ConfigError
+from zephon.launch import session
+from zephon.spec import ElasticSpec
+
+LATE_S = 120.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("doomed", "other"), [("n-0", "n-1"), ("n-1", "n-0")], ids=["the store's host", "another"])
+def test_a_node_killed_between_the_round_and_its_workers_start_costs_nothing(peers: Peers, doomed: str, other: str) -> None:
+    """The node is frozen while it waits for its place, is given one, and is killed before it can act on it."""
+    server = peers.serve(2, heartbeat_s=30.0)
+    port, settings = server.coordinator.port, {"steps": 30, "step_s": 0.01}
+    victim = peers.agent(doomed, port, **settings)
+    until(lambda: peers.events("node_ready"), 60, peers.story)
+    for process in (victim, *victim.children(recursive=True)):
+        process.suspend()
+    peers.agent(other, port, **settings)
+    until(lambda: peers.events("generation"), 60, peers.story)
+    assert set(peers.events("generation")[0]["nodes"]) == {"n-0", "n-1"}
+    assert not Path(peers.rundir.path("attempts", "0001", "logs", doomed)).exists(), "its worker had started already"
+    victim.kill()
+    until(lambda: server.finish, 60, peers.story)
+    assert server.finish is not None
+    assert server.finish.status == 0
+    assert [event["nodes"] for event in peers.events("generation")[1:]] == [[other]]
+    assert (server.coordinator.membership.counters.lost, server.coordinator.membership.counters.failures) == (1, 0)
+    until(lambda: not peers.agents[-1].is_running() or peers.agents[-1].poll() is not None, 20, peers.story)
+    assert peers.agents[-1].wait() == 0
+
+
+@pytest.mark.parametrize("minimum", [2, 1])
+def test_with_the_defaults_node_0_120_s_late_is_no_failure(tmp_path: Path, minimum: int) -> None:
+    """Where two nodes are the least, one waits; where one will do, it trains after a minute and then makes room."""
+    spec = toy_spec(tmp_path, nodes=2)
+    spec = dataclasses.replace(spec, elastic=ElasticSpec(nodes_min=minimum))
+    members = Membership(rules_of(spec), target=None, expected=2, generation=0, now=0.0)
+    members.hello("n-1", 0.0)
+    members.ready("n-1", 0.0, store="n-1:1")
+    actions: list[Any] = []
+    for tick in range(int(LATE_S * 2)):
+        members.beat("n-1", tick / 2)
+        actions += members.decide(tick / 2)
+    assert members.finished is None
+    assert actions == ([] if minimum == 2 else [Assign(1, ("n-1",), "n-1:1")])
+    members.hello("n-0", LATE_S)
+    members.ready("n-0", LATE_S, store="n-0:1")
+    members.beat("n-1", LATE_S + 2)
+    members.beat("n-0", LATE_S + 2)
+    actions = members.decide(LATE_S + 2)
+    assert actions == ([Assign(1, ("n-0", "n-1"), "n-0:1")] if minimum == 2 else [Regroup(1, "a node joined", drain=True)])
+    assert members.counters.failures == 0
+
+
+def test_no_default_bound_gives_up_before_a_node_that_is_120_s_late() -> None:
+    """The agents' wait for the coordinator and the coordinator's for its nodes are one setting."""
+    assert ElasticSpec().join_timeout_s >= 2 * LATE_S
+
+
+@pytest.mark.slow
+def test_node_0_comes_late_and_the_job_is_done_by_both(peers: Peers) -> None:
+    """120 s of 300 s, scaled to 8 s of 20 s."""
+    server = peers.serve(2, nodes_min=2, join_timeout_s=20.0)
+    port, settings = server.coordinator.port, {"steps": 20, "step_s": 0.01}
+    early = peers.agent("n-1", port, **settings)
+    until(lambda: peers.events("node_ready"), 60, peers.story)
+    ready = peers.events("node_ready")[0]["time"]
+    until(lambda: time.time() - ready > 8.0, 10)
+    assert early.is_running()
+    peers.agent("n-0", port, **settings)
+    until(lambda: server.finish, 60, peers.story)
+    assert server.finish is not None
+    assert server.finish.status == 0
+    assert [event["nodes"] for event in peers.events("generation")] == [["n-0", "n-1"]]
+
+
+def test_an_endpoint_whose_name_resolves_late_is_waited_for(peers: Peers, tmp_path: Path) -> None:
+    """A process with a hosts file of its own, in which the coordinator's name is written when others have given up."""
+    hosts, switch = tmp_path / "hosts", tmp_path / "nsswitch.conf"
+    hosts.write_text("127.0.0.1 localhost\n")
+    switch.write_text("hosts: files\n")
+    unshare = [shutil.which("unshare") or "unshare", "--map-root-user", "--mount", "/bin/sh", "-c"]
+    own = f"mount --bind {hosts} /etc/hosts && mount --bind {switch} /etc/nsswitch.conf"
+    try:
+        subprocess.run([*unshare, own], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no mount namespace for a hosts file of its own: {error}")
+    port = peers.serve(1).coordinator.port
+    program = (
+        "import sys, threading\n"
+        "from zephon.agent.link import Link\n"
+        "link = Link(f'late.example:{sys.argv[1]}', 'n-0', beat_s=0.2, timeout_s=60.0)\n"
+        "link.start()\n"
+        "link.send('ready', store='x:1')\n"
+        "print('looking', flush=True)\n"
+        "found = link.wait_assignment(60.0, threading.Event())\n"
+        "print(found['rank'] if found else link.failed, flush=True)\n"
+        "link.close()\n"
+    )
+    command = [*unshare, f'{own} && exec "$0" -c "$1" "$2"', sys.executable, program, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
+        assert node.stdout is not None
+        assert node.stdout.readline() == "looking\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            node.wait(3.0)
+        assert peers.events("node_hello") == []
+        hosts.write_text("127.0.0.1 localhost late.example\n")  # the same file, not a new one: it is mounted
+        assert node.stdout.readline() == "0\n"
+        assert node.wait(20) == 0
+
+
+@pytest.mark.slow
+def test_a_second_rescale_before_the_first_has_settled_is_refused_and_the_first_goes_on(toy: Callable[..., Toy]) -> None:
+    run = toy(nodes=1, steps=10_000, step_s=1.0).start()
+    run.wait_step(1)
+    session.rescale(run.rundir, 2, wait_s=0)
+    with pytest.raises(ConfigError, match="has not settled"):
+        session.rescale(run.rundir, 3, wait_s=0)
+    assert run.wait_world(2).target == 2
