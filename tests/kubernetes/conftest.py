@@ -153,3 +153,10 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     found = real.start(tmp_path_factory.mktemp("machines"), nodes=3, life_s=2400)
     with real.ended(found):
         yield found
+
+
+@pytest.fixture(scope="session")
+def power(machines: Any) -> None:
+    """For tests that switch machines off, cut their cables or drain them: skipped where the machines are somebody's."""
+    if not machines.ours:
+        pytest.skip("this test switches machines off, and those of ZEPHON_TEST_KUBECONFIG are not ours")

@@ -2,6 +2,9 @@
 
 The image ``kit.test/host:1`` holds no program: the host's ``/usr``, the Python installation, the virtual environment and the
 checkout are mounted into it read-only, through the product's own overlay.
+
+With ``ZEPHON_TEST_KUBECONFIG`` the tests use that cluster and start none (docs/kubernetes.md says what it must offer);
+those that switch machines off are skipped there, for they are somebody's.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,12 +32,14 @@ from zephon.launch.status import RunStatus, look
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec, SchedulerSpec
 
+GIVEN, IMAGE, RUNS = "ZEPHON_TEST_KUBECONFIG", "ZEPHON_TEST_IMAGE", "ZEPHON_TEST_RUNS"
+TOOL = TOOLS / "cluster" / "node.py"
 NEEDED = {"runc": "runc", "bridge": "containernetworking-plugins", "busybox": "busybox-static", "zstd": "zstd"}
 
 
 def missing() -> str | None:
     """Why no cluster can run here, or None."""
-    if not (TOOLS / "cluster" / "node.py").exists():
+    if not TOOL.exists():
         return "no ../shared/tools/cluster beside this checkout: the tests on real nodes are left out"
     if os.geteuid() != 0:
         return "the tests on real nodes need root"
@@ -45,41 +51,34 @@ def missing() -> str | None:
 
 
 class Machines:
-    """Control plane and nodes, started by ``up`` and ended by ``down``; ``life_s`` ends them even if the tests are killed."""
+    """What the tests ask of a cluster, whoever owns it."""
 
-    def __init__(self, directory: Path, *, nodes: int, life_s: int) -> None:
-        self.directory, self.nodes, self.life_s = directory, nodes, life_s
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.runs = directory / "runs"
-        self.api: Cluster
-
-    def tool(self, *args: str, check: bool = True) -> str:
-        command = [sys.executable, str(TOOLS / "cluster" / "node.py"), "--dir", str(self.directory / "kit"), *args]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if check and done.returncode:
-            raise RuntimeError(f"{' '.join(args)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.stdout
-
-    def up(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.runs.mkdir(exist_ok=True)
-        self.runs.chmod(0o777)  # the pods are not root
-        self.tool("up", "--nodes", str(self.nodes), "--port", str(self.port), "--life", str(self.life_s))
-        self.api = Cluster(kubeconfig=self.kubeconfig)
-
-    def down(self) -> None:
-        if hasattr(self, "api"):
-            self.api.close()
-        self.tool("down")
+    ours = True
+    image, pull_policy = "kit.test/host:1", "Never"
+    api: Cluster
+    runs: Path
 
     @property
     def kubeconfig(self) -> str:
-        return self.tool("kubeconfig").strip()
+        raise NotImplementedError
 
     def kubectl(self, *args: str, check: bool = True) -> str:
-        return self.tool("kubectl", *args, check=check)
+        raise NotImplementedError
+
+    def tool(self, *args: str, check: bool = True) -> str:
+        """Changes a machine: switches it off, stops a daemon, pulls a cable. Only where the machines are ours."""
+        raise NotImplementedError
+
+    def down(self) -> None:
+        raise NotImplementedError
+
+    def name(self, base: str) -> str:
+        """A name for a run and its namespace that is free on this cluster."""
+        return base
+
+    def open_runs(self) -> None:
+        self.runs.mkdir(parents=True, exist_ok=True)
+        self.runs.chmod(0o777)  # the pods are not root
 
     def pods(self, namespace: str, role: str = "node") -> list[dict[str, Any]]:
         """The pods of one role by name, without those that are over."""
@@ -110,8 +109,8 @@ class Machines:
         return {
             "namespace": namespace,
             "kubeconfig": self.kubeconfig,
-            "image": "kit.test/host:1",
-            "image_pull_policy": "Never",
+            "image": self.image,
+            "image_pull_policy": self.pull_policy,
             # The same path inside and outside: the launcher reads the run directory too.
             "volumes": {"runs": {"mount": str(self.runs), "host_path": str(self.runs)}},
             "tmp_size": "1Gi",
@@ -120,6 +119,76 @@ class Machines:
             "overlay": host_overlay(),
             **more,
         }
+
+
+class Kit(Machines):
+    """Control plane and nodes of our own, from ``up`` to ``down``; ``life_s`` ends them even if the tests are killed."""
+
+    def __init__(self, directory: Path, *, nodes: int, life_s: int) -> None:
+        self.directory, self.nodes, self.life_s = directory, nodes, life_s
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.runs = directory / "runs"
+
+    def tool(self, *args: str, check: bool = True) -> str:
+        return _run(sys.executable, str(TOOL), "--dir", str(self.directory / "kit"), *args, check=check)
+
+    def up(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.open_runs()
+        self.tool("up", "--nodes", str(self.nodes), "--port", str(self.port), "--life", str(self.life_s))
+        self.api = Cluster(kubeconfig=self.kubeconfig)
+
+    def down(self) -> None:
+        if hasattr(self, "api"):
+            self.api.close()
+        self.tool("down")
+
+    @property
+    def kubeconfig(self) -> str:
+        return self.tool("kubeconfig").strip()
+
+    def kubectl(self, *args: str, check: bool = True) -> str:
+        return self.tool("kubectl", *args, check=check)
+
+
+class Given(Machines):
+    """Somebody's cluster: only namespaces of our own are made there, and they go with the tests."""
+
+    ours, pull_policy = False, "IfNotPresent"
+
+    def __init__(self, directory: Path, kubeconfig: str) -> None:
+        self._kubeconfig, self.image = kubeconfig, os.environ.get(IMAGE, self.image)
+        self.runs = Path(os.environ.get(RUNS) or directory / "runs")
+        self._suffix, self._made = uuid.uuid4().hex[:5], list[str]()
+        self.open_runs()
+        self.api = Cluster(kubeconfig=kubeconfig)
+
+    @property
+    def kubeconfig(self) -> str:
+        return self._kubeconfig
+
+    def kubectl(self, *args: str, check: bool = True) -> str:
+        return _run("kubectl", "--kubeconfig", self.kubeconfig, *args, check=check)
+
+    def tool(self, *args: str, check: bool = True) -> str:
+        pytest.skip(f"{' '.join(args)}: the machines of {GIVEN} are not ours to change")
+
+    def name(self, base: str) -> str:
+        self._made.append(f"{base}-{self._suffix}")
+        return self._made[-1]
+
+    def down(self) -> None:
+        self.kubectl("delete", "namespace", *self._made, "--ignore-not-found", "--wait=false", check=False)
+        self.api.close()
+
+
+def _run(*command: str, check: bool) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if check and done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
 def host_overlay() -> dict[str, Any]:
@@ -164,19 +233,23 @@ def events(runs: Path, run: str) -> list[dict[str, Any]]:
 
 def start(directory: Path, *, nodes: int, life_s: int) -> Machines:
     """Machines that are up; skips the test where none can be."""
+    if kubeconfig := os.environ.get(GIVEN):
+        given = Given(directory, kubeconfig)
+        if len(found := given.kubectl("get", "nodes", "-o", "name").split()) < nodes:
+            pytest.skip(f"the cluster of {GIVEN} has {len(found)} machines, and the tests need {nodes}")
+        return given
     if reason := missing():
         pytest.skip(reason)
-    machines = Machines(directory, nodes=nodes, life_s=life_s)
-    machines.up()
-    return machines
+    kit = Kit(directory, nodes=nodes, life_s=life_s)
+    kit.up()
+    return kit
 
 
 @contextlib.contextmanager
 def ended(machines: Machines) -> Iterator[None]:
     """Ends the machines with the block, or with this process."""
-    tool = str(TOOLS / "cluster" / "node.py")
-    with ended_with_us(tool, "--dir", str(machines.directory / "kit"), "down"):
-        try:
-            yield
-        finally:
-            machines.down()
+    with contextlib.ExitStack() as stack:
+        stack.callback(machines.down)
+        if isinstance(machines, Kit):
+            stack.enter_context(ended_with_us(str(TOOL), "--dir", str(machines.directory / "kit"), "down"))
+        yield

@@ -19,34 +19,35 @@ from zephon.rundir import RunDir
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)]
 
-NAME = "production"
 SETTINGS = ["conf=bytes", "nodes=2", "trainer.steps=100000", "elastic.drain_s=10", "elastic.heartbeat_s=2"]
 
 
-def user_kubeconfig(machines: Machines, path: Path) -> str:
+def user_kubeconfig(machines: Machines, name: str, path: Path) -> str:
     """A kubeconfig of a service account that is bound to the submitter's role of k8s/base and nothing else."""
     for document in yaml.safe_load_all((ROOT / "tests/kubernetes/golden/k8s-base.yaml").read_text()):
         if document["kind"] in ("Role", "RoleBinding", "NetworkPolicy", "ServiceAccount"):
-            document["metadata"]["namespace"] = NAME
+            document["metadata"]["namespace"] = name
             if document["kind"] == "RoleBinding":
-                document["subjects"] = [{"kind": "ServiceAccount", "name": "submitter", "namespace": NAME}]
+                document["subjects"] = [{"kind": "ServiceAccount", "name": "submitter", "namespace": name}]
             file = path / "document.yaml"
             file.write_text(yaml.safe_dump(document))
             machines.kubectl("apply", "-f", str(file))
-    machines.kubectl("create", "serviceaccount", "submitter", "-n", NAME)
-    token = machines.kubectl("create", "token", "submitter", "-n", NAME).strip()
+    machines.kubectl("create", "serviceaccount", "submitter", "-n", name)
+    token = machines.kubectl("create", "token", "submitter", "-n", name).strip()
     config: dict[str, Any] = yaml.safe_load(Path(machines.kubeconfig).read_text())
     config["users"] = [{"name": "submitter", "user": {"token": token}}]
-    config["contexts"][0]["context"]["user"] = "submitter"
+    current = next(each for each in config["contexts"] if each["name"] == config["current-context"])
+    current["context"]["user"] = "submitter"
     (path / "kubeconfig").write_text(json.dumps(config))
     return str(path / "kubeconfig")
 
 
 @pytest.fixture(scope="module")
 def run(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    name = machines.name("production")
     toy = {"steps": 100000, "step_s": 0.05, "save_every": 20}
-    spec = machines.spec(NAME, *SETTINGS, worker_env={"ZEPHON_TOY": json.dumps(toy)}, service_account="zephon-job")
-    spec.scheduler.options["kubeconfig"] = user_kubeconfig(machines, tmp_path_factory.mktemp("user"))
+    spec = machines.spec(name, *SETTINGS, worker_env={"ZEPHON_TOY": json.dumps(toy)}, service_account="zephon-job")
+    spec.scheduler.options["kubeconfig"] = user_kubeconfig(machines, name, tmp_path_factory.mktemp("user"))
     rundir = machines.submit(spec, worker="tests.agent.toy_worker")
     reach(rundir, "training on two nodes", lambda now: now.world_size == 2)
     return rundir
@@ -56,11 +57,16 @@ def scheduler_of(rundir: RunDir) -> KubernetesScheduler:
     return KubernetesScheduler("test", options_from(session.stored_spec(rundir).scheduler.options))
 
 
+def name_of(rundir: RunDir) -> str:
+    return rundir.root.rsplit("/", 1)[-1]
+
+
 def test_the_pods_are_as_locked_up_as_the_manifest_says(machines: Machines, run: RunDir) -> None:
-    pod = machines.pods(NAME)[0]["metadata"]["name"]
+    name = name_of(run)
+    pod = machines.pods(name)[0]["metadata"]["name"]
 
     def inside(*command: str) -> str:
-        return machines.kubectl("exec", pod, "-n", NAME, "--", *command, check=False).strip()
+        return machines.kubectl("exec", pod, "-n", name, "--", *command, check=False).strip()
 
     assert inside("/usr/bin/id", "-u") == "1000"
     assert inside("/usr/bin/sh", "-c", "echo x > /here 2>/dev/null || echo refused") == "refused"
@@ -74,11 +80,12 @@ def test_the_pods_are_as_locked_up_as_the_manifest_says(machines: Machines, run:
 
 def test_logs_follow_a_node_across_its_replacement(machines: Machines, run: RunDir) -> None:
     scheduler = scheduler_of(run)
-    app = f"{NAME}:{NAME}-1"
+    name = name_of(run)
+    app = f"{name}:{name}-1"
     lines = iter(scheduler.log_iter(app, "node", 1, should_tail=True))
     until("the first pod's words", lambda: "workers started" in next(lines), 30)
-    victim = next(pod["metadata"]["name"] for pod in machines.pods(NAME) if pod["metadata"]["name"].startswith(f"{NAME}-1-1-"))
-    machines.kubectl("delete", "pod", victim, "-n", NAME, "--wait=false")
+    victim = next(pod["metadata"]["name"] for pod in machines.pods(name) if pod["metadata"]["name"].startswith(f"{name}-1-1-"))
+    machines.kubectl("delete", "pod", victim, "-n", name, "--wait=false")
     until("the successor is named", lambda: next(lines).startswith("--- node 1 goes on in pod"), 60)
     until("the successor's words", lambda: "workers started" in next(lines), 60)
     assert [line for line in scheduler.log_iter(app, "coordinator") if line.startswith("coordinator of")]
@@ -94,8 +101,9 @@ def test_every_verb_works_with_the_documented_role(machines: Machines, run: RunD
     reach(run, "training again", lambda now: now.step > before)
     scheduler = scheduler_of(run)
     assert len(scheduler.list()) == 1
-    scheduler.delete(f"{NAME}:{NAME}-1")
-    assert machines.pods(NAME) == machines.pods(NAME, "coordinator") == []
+    name = name_of(run)
+    scheduler.delete(f"{name}:{name}-1")
+    assert machines.pods(name) == machines.pods(name, "coordinator") == []
     assert scheduler.list() == []
     assert look(run).state == "STOPPED"
     scheduler.close()
