@@ -119,7 +119,7 @@ def _slices(block: Block) -> tuple[dict[str, Column], Ragged, IntArray]:
     assert part.used is not None
     offsets = part.starts.offsets[first : last + 1]
     starts = Ragged(part.starts.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-    fields: dict[str, Column] = {name: np.asarray(column)[first:last] for name, column in part.fields.items()}
+    fields: dict[str, Column] = {name: column[first:last] for name, column in part.fields.items()}  # type: ignore[index]
     return fields, starts, part.used[first:last]
 
 

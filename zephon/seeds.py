@@ -75,7 +75,9 @@ class KeyedPermutation:
         self.n = n
         self._half = max(1, ((n - 1).bit_length() + 1) // 2)
         self._mask = (1 << self._half) - 1
-        self._key = key.to_bytes(16, "little")
+        seed = key.to_bytes(16, "little")
+        # A keyed hash that has taken the number of its round already: a copy of it costs less than a new one.
+        self._rounds = [hashlib.blake2b(bytes([step]), digest_size=8, key=seed) for step in range(_ROUNDS)]
 
     def __len__(self) -> int:
         return self.n
@@ -90,8 +92,8 @@ class KeyedPermutation:
 
     def _encrypt(self, value: int) -> int:
         left, right = value >> self._half, value & self._mask
-        for step in range(_ROUNDS):
-            data = bytes([step]) + right.to_bytes(8, "little")
-            mixed = int.from_bytes(hashlib.blake2b(data, digest_size=8, key=self._key).digest(), "little")
-            left, right = right, left ^ (mixed & self._mask)
+        for keyed in self._rounds:
+            one = keyed.copy()
+            one.update(right.to_bytes(8, "little"))
+            left, right = right, left ^ (int.from_bytes(one.digest(), "little") & self._mask)
         return left << self._half | right

@@ -102,10 +102,10 @@ class Delivery:
     ) -> SampleBatch:
         if block is None or len(block) == 0:
             fields, starts, used = zero_weight(like, 1, self.length or 1)
-            real, counts = 0, np.zeros(len(self.names), np.int64)
+            real, counts = 0, [0] * len(self.names)
         else:
             fields, maybe_starts, used = gather(block)
-            real, counts = len(block), block.counts.sum(axis=0)
+            real, counts = len(block), block.tokens()
             starts = maybe_starts  # type: ignore[assignment]
         begin = lane * self.world.per_lane + first
         return SampleBatch(
@@ -116,7 +116,7 @@ class Delivery:
             microbatch=microbatch,
             real_rows=real,
             slots=np.arange(begin, begin + real),
-            tokens=dict(zip(self.names, counts.tolist(), strict=True)),
+            tokens=dict(zip(self.names, counts, strict=True)),
             state=after,
             emit_positions=self.emit_positions,
             left_out=left_out,

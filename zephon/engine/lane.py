@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import operator
 import time
 from typing import NamedTuple
 
@@ -75,7 +76,7 @@ class Lane:
         self._used = 0  # sequences already taken of the first output
         self._ready = 0
         self._ended = False
-        self._tokens = np.array(cursor.tokens or [0] * len(program.datasets), np.int64)
+        self._tokens = cursor.tokens or (0,) * len(program.datasets)
         self._jumps = cursor.jumps
         self._known: dict[int, list[Bad]] = {}
         for bad in cursor.bad:
@@ -127,26 +128,27 @@ class Lane:
         while missing:
             if not self._outputs[0].block.collected:
                 self._collect(count)
-            output, block, used = self._outputs[0], self._outputs[0].block, self._used
-            if used == 0:
+            output, used = self._outputs[0], self._used
+            block, whole = output.block, len(output.block)
+            if used == 0 and output.dropped:
                 self._reported += output.dropped
-            n = min(missing, len(block) - used)
-            if n < len(block):
+            n = min(missing, whole - used)
+            if n < whole:
                 block = block.part_of(used, used + n)
             taken.append(block)
-            if counted:
-                self._tokens += block.counts.sum(axis=0)
             missing, self._used = missing - n, used + n
-            if self._used == len(output.block):
+            if self._used == whole:
                 self._outputs.popleft()
                 self._used = 0
-        made, base = output.first + used + n, output.base
+        made, base, block = output.first + used + n, output.base, concatenate(taken)
+        if counted:
+            self._tokens = tuple(map(operator.add, self._tokens, block.tokens()))
         self.cursor = Cursor(
             base.position,
             base.tail_chunks,
             base.tail_tokens,
             made,
-            tuple(self._tokens.tolist()),
+            self._tokens,
             base.tails,
             base.quarantined,
             base.bad,
@@ -154,7 +156,7 @@ class Lane:
             base.skips,
         )
         self._ready -= count
-        return concatenate(taken)
+        return block
 
     def _collect(self, count: int) -> None:
         """Copies the next packed rows together, some batches at a time; the rows behind them stay where they are."""
@@ -176,11 +178,15 @@ class Lane:
 
     def report(self) -> list[Dropped]:
         """Documents left out between the sequences taken since the last call."""
+        if not self._reported:
+            return self._reported
         reported, self._reported = self._reported, []
         return reported
 
     def pass_over(self, step: int, per_step: int) -> bool:
         """Follows an instruction to skip steps before this one; False when the lane ends on the way."""
+        if not self._jumps:
+            return True
         count = sum(n for at, n in self._jumps if at == step)
         self._jumps = tuple(jump for jump in self._jumps if jump[0] != step)
         for _ in range(count):

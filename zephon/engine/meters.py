@@ -63,11 +63,13 @@ class Meters:
             self.waiting["loop"] += waited
         self.last = now
         self.batches += 1
+        real = 0
         for name, count in batch.tokens.items():
             self.tokens[name] += count
+            real += count
         ids = batch.fields.get("input_ids")
         if batch.starts is not None and ids is not None:
-            self.padding += getattr(ids, "size", 0) - int(batch.used.sum())
+            self.padding += getattr(ids, "size", 0) - real
         for some in batch.left_out:
             self.left_out[some.reason] += some.count
 

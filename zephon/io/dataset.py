@@ -88,7 +88,7 @@ class Dataset:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         """Total size in the format's units."""
         return int(self.sizes.sum())

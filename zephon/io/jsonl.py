@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from zephon.errors import DataError
 from zephon.io.formats import Documents
 from zephon.io.held import Held, listing_of
-from zephon.io.storage import read_range
+from zephon.io.storage import read_range, read_scratch
 
 if TYPE_CHECKING:
     from zephon.io.dataset import Dataset
 
-_TAIL = 1 << 16
+_TAIL = 1 << 14
 _held = Held()
 _BOM = b"\xef\xbb\xbf"
 
@@ -39,44 +39,53 @@ class Jsonl:
             content = _held.get((listing_of(dataset), shard), lambda: _decompress(dataset, shard), len)
             # Compressed shards are planned by their compressed size and cut into equal parts of the decoded content.
             start, stop = start * len(content) // size, stop * len(content) // size
-            offset, data = _lines_from(content, start, stop)
-        else:
-            offset, data = _lines_between(dataset, shard, start, stop)
-        return _parse(dataset, shard, offset, data)
+            return _parse(dataset, shard, *_lines_from(content, start, stop))
+        return _parse(dataset, shard, *_lines_between(dataset, shard, start, stop))
 
 
-def _lines_between(dataset: Dataset, shard: int, start: int, stop: int) -> tuple[int, bytes]:
-    """The whole lines that begin in [start, stop) and the offset of the first of them."""
+class _Lines(NamedTuple):
+    """Whole lines: ``data[first:last]``, the first of which is at this offset of the shard."""
+
+    offset: int
+    data: bytes | bytearray
+    first: int
+    last: int
+
+
+def _lines_between(dataset: Dataset, shard: int, start: int, stop: int) -> _Lines:
+    """The whole lines that begin in [start, stop)."""
     path, size = dataset.path(shard), int(dataset.sizes[shard])
     begin = max(start - 1, 0)  # one byte back: a range that follows a line feed starts with a document of its own
     wanted = min(stop + _TAIL, size)  # mostly the end of the last line comes along
-    data = read_range(dataset.fs, path, begin, wanted)
-    if begin + len(data) < wanted:
+    data: bytes | bytearray
+    data, count = read_scratch(dataset.fs, path, begin, wanted)
+    if begin + count < wanted:
         raise DataError(
-            f"{path} ends at byte {begin + len(data)}, but the listing said {size} bytes",
+            f"{path} ends at byte {begin + count}, but the listing said {size} bytes",
             follows="documents would be lost without a word",
             remedy="restore the shard, or start a new run on the data as it is now",
         )
-    cut = data.find(b"\n") + 1 if start > 0 else 0
-    if start > 0 and (cut == 0 or begin + cut >= stop):
-        return start, b""
-    end = data.find(b"\n", stop - 1 - begin) + 1
-    while not end and begin + len(data) < size:
-        more = read_range(dataset.fs, path, begin + len(data), min(begin + 2 * len(data), size))
+    first = data.find(b"\n", 0, count) + 1 if start > 0 else 0
+    if start > 0 and (first == 0 or begin + first >= stop):
+        return _Lines(start, b"", 0, 0)
+    last = data.find(b"\n", stop - 1 - begin, count) + 1
+    while not last and begin + count < size:
+        more = read_range(dataset.fs, path, begin + count, min(begin + 2 * count, size))
         if not more:
             break
-        end = more.find(b"\n") + 1
-        end = len(data) + end if end else 0
-        data += more
-    return begin + cut, data[cut : end or len(data)]
+        last = more.find(b"\n") + 1
+        last = count + last if last else 0
+        data = bytes(memoryview(data)[:count]) + more
+        count = len(data)
+    return _Lines(begin + first, data, first, last or count)
 
 
-def _lines_from(content: bytes, start: int, stop: int) -> tuple[int, bytes]:
+def _lines_from(content: bytes, start: int, stop: int) -> _Lines:
     first = content.find(b"\n", start - 1) + 1 if start > 0 else 0
     if first >= stop or (start > 0 and first == 0):
-        return start, b""
+        return _Lines(start, b"", 0, 0)
     end = content.find(b"\n", stop - 1)
-    return first, content[first : len(content) if end < 0 else end + 1]
+    return _Lines(first, content, first, len(content) if end < 0 else end + 1)
 
 
 def _decompress(dataset: Dataset, shard: int) -> bytes:
@@ -110,31 +119,31 @@ def _unzstd(raw: bytes) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _parse(dataset: Dataset, shard: int, offset: int, data: bytes) -> Documents:
-    if offset == 0 and data.startswith(_BOM):
-        data, offset = data[len(_BOM) :], len(_BOM)
+def _parse(dataset: Dataset, shard: int, offset: int, data: bytes | bytearray, first: int, last: int) -> Documents:
+    if offset == 0 and data.startswith(_BOM, first, last):
+        first, offset = first + len(_BOM), len(_BOM)
     rows: list[int] = []
     records: list[dict[str, Any]] = []
     bad: list[DataError] = []
-    loads, view, end, size = orjson.loads, memoryview(data), -1, len(data)
-    while end < size:
+    loads, view, end, shift = orjson.loads, memoryview(data), first - 1, offset - first
+    while end + 1 < last:
         begin = end + 1
-        end = data.find(b"\n", begin)
-        end = size if end < 0 else end
+        end = data.find(b"\n", begin, last)
+        end = last if end < 0 else end
         if begin == end:
             continue
         try:
             record = loads(view[begin:end])
         except orjson.JSONDecodeError as error:
             if data[begin:end].strip():
-                bad.append(_bad_line(dataset, shard, offset + begin, f"is not one JSON object: {error}"))
+                bad.append(_bad_line(dataset, shard, shift + begin, f"is not one JSON object: {error}"))
             continue
         if type(record) is dict:
             records.append(record)
-            rows.append(offset + begin)
+            rows.append(shift + begin)
         else:
             why = f"holds a JSON {type(record).__name__} where an object is needed"
-            bad.append(_bad_line(dataset, shard, offset + begin, why))
+            bad.append(_bad_line(dataset, shard, shift + begin, why))
     return Documents(rows, records, {}, tuple(bad))
 
 

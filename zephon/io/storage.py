@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 from zephon.errors import ConfigError, NotFound
 
 _FEW = 4096
+_MOST = 16 << 20  # bytes of scratch memory that a thread keeps
 
 
 @functools.lru_cache(maxsize=64)
@@ -53,6 +55,39 @@ def read_range(fs: Any, path: str, start: int, stop: int) -> bytes:
         return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         os.close(descriptor)
+
+
+class _Scratch(threading.local):
+    """Memory of one thread that is written over and over: fresh memory of such sizes is zeroed by the system each time."""
+
+    def __init__(self) -> None:
+        self.memory = bytearray()
+
+    def of(self, size: int) -> bytearray:
+        if size > _MOST:
+            return bytearray(size)
+        if size > len(self.memory):
+            self.memory = bytearray(size)
+        return self.memory
+
+
+_scratch = _Scratch()
+
+
+def read_scratch(fs: Any, path: str, start: int, stop: int) -> tuple[bytes | bytearray, int]:
+    """As `read_range`, but (memory, length): the memory may be longer, and this thread's next call writes over it."""
+    if not is_local(fs):
+        data = read_range(fs, path, start, stop)
+        return data, len(data)
+    memory = _scratch.of(stop - start)
+    view, count = memoryview(memory), 0
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        while count < stop - start and (got := os.preadv(descriptor, [view[count : stop - start]], start + count)):
+            count += got
+    finally:
+        os.close(descriptor)
+    return memory, count
 
 
 def list_files(url: str) -> tuple[Any, str, list[tuple[str, int]]]:

@@ -12,6 +12,7 @@ batch is made:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -51,6 +52,7 @@ class Block:
         part, row: int64[n]: each element's part and its row there.
         counts: int64[n, datasets]: each element's tokens by dataset.
         collected: the elements are consecutive rows of one part, see `collect`.
+        entire: the elements are known to be all rows of one part, in order.
     """
 
     parts: list[Part]
@@ -58,6 +60,7 @@ class Block:
     row: IntArray
     counts: IntArray
     collected: bool = False
+    entire: bool = False
 
     def __len__(self) -> int:
         return len(self.row)
@@ -79,7 +82,7 @@ class Block:
     @property
     def whole(self) -> Part | None:
         """The one part whose elements these are, all of them and in order; None otherwise."""
-        if len(self.parts) == 1 and len(self) == len(self.parts[0]) and _is_range(self.row):
+        if self.entire or (len(self.parts) == 1 and len(self) == len(self.parts[0]) and _is_range(self.row)):
             return self.parts[0]
         return None
 
@@ -105,9 +108,13 @@ class Block:
         gathered = [self.parts[p].datasets[r] for p, r in zip(self.part.tolist(), self.row.tolist(), strict=True)]
         return np.array(gathered, np.int64)
 
+    def tokens(self) -> list[int]:
+        """Tokens of all elements together, by dataset."""
+        return np.add.reduce(self.counts, axis=0).tolist()  # type: ignore[no-any-return]
+
     def used(self) -> IntArray:
         """int64[n]: tokens of each element."""
-        used: IntArray = self.counts.sum(axis=1)
+        used: IntArray = self.counts[:, 0] if self.counts.shape[1] == 1 else self.counts.sum(axis=1)
         return used
 
 
@@ -120,37 +127,40 @@ def collect(block: Block) -> Block:
 
     The part is for delivery: it no longer says which datasets its segments are from.
     """
-    n = len(block)
-    sizes = np.bincount(block.part, minlength=len(block.parts))
-    places = np.split(np.argsort(block.part, kind="stable"), np.cumsum(sizes)[:-1])
-    used = [(part, at, block.row[at]) for part, at in zip(block.parts, places, strict=True) if len(at)]
+    n, places = len(block), list(zip(block.part.tolist(), block.row.tolist(), strict=True))
     fields: dict[str, Column] = {}
-    for name, column in used[0][0].fields.items():
+    for name, column in block.parts[places[0][0]].fields.items():
         assert isinstance(column, np.ndarray)
         out = np.empty((n, *column.shape[1:]), column.dtype)
-        for part, at, rows in used:
-            out[at] = part.fields[name][rows]  # type: ignore[index]
+        columns = [part.fields[name] for part in block.parts]
+        for i, (part, row) in enumerate(places):
+            out[i] = columns[part][row]
         fields[name] = out
-    lengths, filled = np.empty(n, np.int64), np.empty(n, np.int64)
-    for part, at, rows in used:
-        assert part.starts is not None
-        assert part.used is not None
-        lengths[at], filled[at] = part.starts.lengths()[rows], part.used[rows]
-    offsets = np.zeros(n + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    starts = np.empty(int(offsets[-1]), np.int32)
-    for part, at, rows in used:
-        assert part.starts is not None
-        taken = part.starts.take(rows)
-        starts[np.repeat(offsets[at] - taken.offsets[:-1], lengths[at]) + np.arange(len(taken.values))] = taken.values
-    whole = Part(fields, np.empty(0, np.int64), Ragged(starts, offsets), filled)
+    # Every row's number when the rows of all parts are laid end to end.
+    first = np.zeros(len(block.parts), np.int64)
+    np.cumsum([len(part) for part in block.parts[:-1]], out=first[1:])
+    rows = first[block.part] + block.row
+    starts = joined([part.starts for part in block.parts]).take(rows)
+    filled = np.concatenate([part.used for part in block.parts])[rows]  # type: ignore[arg-type]
+    whole = Part(fields, np.empty(0, np.int64), starts, filled)
     return Block([whole], np.zeros(n, np.int64), np.arange(n), block.counts, True)
+
+
+def joined(columns: Sequence[Ragged | None]) -> Ragged:
+    """Ragged columns one behind the other."""
+    ragged = [column for column in columns if column is not None]
+    assert len(ragged) == len(columns)
+    if len(ragged) == 1:
+        return ragged[0]
+    shifts = np.cumsum([0, *(column.offsets[-1] for column in ragged[:-1])]).tolist()
+    offsets = [column.offsets[1:] + shift for column, shift in zip(ragged, shifts, strict=True)]
+    return Ragged(np.concatenate([column.values for column in ragged]), np.concatenate([np.zeros(1, np.int64), *offsets]))
 
 
 def identity(part: Part, counts: IntArray) -> Block:
     """All elements of a part, in order."""
     n = len(part)
-    return Block([part], np.zeros(n, np.int64), np.arange(n), counts)
+    return Block([part], np.zeros(n, np.int64), np.arange(n), counts, entire=True)
 
 
 def of_documents(columns: Columns, datasets: int) -> Block:
@@ -168,8 +178,12 @@ def of_documents(columns: Columns, datasets: int) -> Block:
         lengths = ids.lengths()
     else:
         lengths = np.zeros(n, np.int64)
-    sources = np.full(n, columns.dataset, np.int64) if columns.sources is None else columns.sources
-    counts[np.arange(n), sources] = lengths
+    if columns.sources is None:
+        sources = np.full(n, columns.dataset, np.int64)
+        counts[:, columns.dataset] = lengths
+    else:
+        sources = columns.sources
+        counts[np.arange(n), sources] = lengths
     return identity(Part(dict(columns.fields), sources, documents=columns), counts)
 
 

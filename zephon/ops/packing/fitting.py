@@ -61,6 +61,12 @@ class Admission:
     def __init__(self, name: str, length: int, least: int, oversized: str) -> None:
         self.name, self.length, self.least, self.oversized = name, length, least, oversized
 
+    def all_of(self, lengths: IntArray) -> bool:
+        """Whether nothing is left out."""
+        if len(lengths) == 0 or (self.least == 1 and self.oversized == "kept"):
+            return bool(lengths.all())
+        return bool(lengths.min() >= self.least and (self.oversized == "kept" or lengths.max() <= self.length))
+
     def split(self, lengths: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """(admitted, too short, too long) as indexes."""
         short = lengths < self.least

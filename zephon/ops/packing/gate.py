@@ -82,9 +82,9 @@ class Gate(Counting):
 
     def _admit(self, block: Block) -> tuple[Block, IntArray]:
         rule, lengths = self._admission, self._lengths(block)
-        admitted, short, long = rule.split(lengths)
-        if len(admitted) == len(block):
+        if rule.all_of(lengths):
             return block, lengths
+        admitted, short, long = rule.split(lengths)
         if len(long) and rule.oversized == "error":
             self._refuse(block, long[:1], int(lengths[long[0]]))
         self.leave_out(block, short, f"{rule.name}: shorter than min_sequence_length")

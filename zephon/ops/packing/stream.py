@@ -85,9 +85,12 @@ class Stream:
         n = (held + total) // length
         if n == 0:
             return None, self.append(block)
-        filled = offsets[1:] > offsets[:-1]
-        starts = np.concatenate([self.starts, offsets[:-1][filled] + held])
-        sources = np.concatenate([self.sources, block.datasets()[filled]])
+        begins, sources = offsets[:-1], block.datasets()
+        filled = offsets[1:] > begins
+        if not filled.all():
+            begins, sources = begins[filled], sources[filled]
+        starts = np.concatenate([self.starts, begins + held])
+        sources = np.concatenate([self.sources, sources])
         begun, end = (length - held if held else 0), n * length - held
         groups: list[dict[str, Array]] = []
         if begun:
@@ -115,19 +118,22 @@ def cut_rows(groups: list[dict[str, Array]], starts: IntArray, sources: IntArray
         groups: fields of consecutive rows; n rows altogether.
         starts, sources: of the documents, counted in tokens over all rows; the first starts at 0.
     """
-    edges = np.arange(n + 1, dtype=np.int64) * length
+    edges = np.arange(0, (n + 1) * length, length)
     begins = np.concatenate([starts, edges[:-1]])
-    begins.sort(kind="stable")
+    begins.sort()
     fresh = np.empty(len(begins), bool)
     fresh[0] = True
     np.not_equal(begins[1:], begins[:-1], out=fresh[1:])
     begins = begins[fresh]
-    owner = sources[np.searchsorted(starts, begins, side="right") - 1]
     offsets = np.searchsorted(begins, edges)
-    lengths = np.append(begins[1:], n * length) - begins
-    row = begins // length
-    counts = np.bincount(row * datasets + owner, weights=lengths, minlength=n * datasets).astype(np.int64)
-    inner, used = (begins - row * length).astype(np.int32), np.full(n, length, np.int64)
+    counts = np.zeros((n, datasets), np.int64)
+    if datasets == 1 or (sources == sources[0]).all():
+        owner = np.full(len(begins), sources[0])
+        counts[:, sources[0]] = length
+    else:
+        owner = sources[np.searchsorted(starts, begins, side="right") - 1]
+        np.add.at(counts, (begins // length, owner), np.append(begins[1:], n * length) - begins)
+    inner, used = (begins % length).astype(np.int32), np.full(n, length, np.int64)
     parts: list[Part] = []
     places, within, at = np.empty(n, np.int64), np.empty(n, np.int64), 0
     for fields in groups:
@@ -137,7 +143,7 @@ def cut_rows(groups: list[dict[str, Array]], starts: IntArray, sources: IntArray
         places[at : at + size], within[at : at + size] = len(parts), np.arange(size)
         parts.append(Part(dict(fields), owner[first:last], ragged, used[at : at + size]))
         at += size
-    return Block(parts, places, within, counts.reshape(n, datasets))
+    return Block(parts, places, within, counts)
 
 
 def make_rows(
