@@ -126,6 +126,44 @@ def test_info_says_where_values_came_from(capsys: pytest.CaptureFixture[str]) ->
     assert "#   conf=exp1" in text
 
 
+def test_info_names_the_file_or_the_word_behind_each_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.yaml").write_text("defaults:\n  - override /data: stdlib\nglobal_batch_size: 16\ntrainer: {steps: 7}\n")
+    words = ["conf=./mine.yaml", "trainer.seed=3", "scheduler.options={a: {b: 1}}", "data.datasets.web.path=x"]
+    assert main([*words, "pipeline=best_fit", "pipeline.context_length=32", "--info"]) == 0
+    text = capsys.readouterr().out
+    found = {line.split("#")[0].strip(): line.split("# ")[-1] for line in text.splitlines() if not line.startswith("#")}
+    assert found["steps: 7"] == "mine.yaml"
+    assert found["seed: 3"] == found["b: 1"] == found["path: x"] == found["context_length: 32"] == "command line"
+    assert found["path: stdlib://docs"] == "conf/data/stdlib.yaml"
+    assert found["packing: best_fit"] == "conf/pipeline/best_fit.yaml"
+    assert found["name: mine"] == "conf="
+    assert found["eps: 1.0e-08"] == "default"
+    Path("again.yaml").write_text(text)
+    for conf in (words[0], "conf=./again.yaml"):
+        more = [*words[1:], "pipeline=best_fit", "pipeline.context_length=32"] if conf == words[0] else []
+        assert main([conf, *more, "--cfg", "job"]) == 0
+    first, _, second = capsys.readouterr().out.partition("\nname: ")
+    assert first.partition("\n")[2] == second.rstrip().partition("\n")[2]
+
+
+def test_nothing_typed_gets_usage_and_verbs_and_no_complaint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert all(verb in text for verb in VERBS)
+    assert "usage: zephon" in text
+    assert len(text.splitlines()) < 25
+
+
+def test_plan_for_a_cluster_names_the_run_directory_of_the_nodes_and_not_this_machines_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    volume = ["scheduler.options.volumes.data.mount=/only/nodes", "scheduler.options.volumes.data.claim=shared"]
+    assert main(["plan", "conf=exp1", "scheduler=kubernetes", "runs=/only/nodes/runs", *volume]) == 0
+    text = capsys.readouterr().out
+    assert "attempt 1 in /only/nodes/runs/exp1" in text
+    assert str(tmp_path) not in text
+
+
 def test_list_as_json_of_nothing_is_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
@@ -143,7 +181,7 @@ def test_doctor_finds_what_is_wrong_with_an_experiment_and_says_what_to_do(capsy
     ("line", "found"),
     [
         ("zephon conf=e", ["conf=exp1"]),
-        ("zephon st", ["status", "stop"]),
+        ("zephon st", ["stages.order=", "stages.own=", "stages=", "status", "stop"]),
         ("zephon run tokenizer=g", ["tokenizer=gpt2"]),
         ("zephon conf=exp1 lanes.al", ["lanes.allow="]),
         ("zephon lanes.allow=", ["lanes.allow=shared", "lanes.allow=uneven", "lanes.allow=whole"]),

@@ -125,6 +125,14 @@ def test_free_options_take_numbers_lists_and_mappings() -> None:
     assert spec.scheduler.options == {"cpu": 4, "list": ["a", "b"], "env": {"A": "b"}}
 
 
+def test_a_mapping_may_be_given_as_a_whole_and_is_merged() -> None:
+    spec = compose(
+        ["conf=exp1", "scheduler.options={a: 1, b: {c: d}}", "scheduler.options.e=2", "data.datasets={web: {path: x}}"]
+    ).spec
+    assert spec.scheduler.options == {"a": 1, "b": {"c": "d"}, "e": 2}
+    assert set(spec.data.datasets) == {"docs", "code", "web"}
+
+
 def test_optional_fields_take_null() -> None:
     assert compose(["conf=exp1", "optimizer.clip=null", "trainer.wandb=null"]).spec.optimizer.clip is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from zephon.errors import ConfigError, ContractError
 from zephon.launch.compose import compose
 from zephon.launch.contract import check, contract_of, differences
-from zephon.launch.session import changed
+from zephon.launch.session import _contract, _forked, changed, files_seen, rundir_of, start
 from zephon.spec import RunSpec
 
 
@@ -91,6 +92,32 @@ def test_allowing_one_field_does_not_let_another_through(spec: RunSpec) -> None:
         check(contract_of(spec), other, run="exp1", allow=["optimizer.lr"])
     assert "model.dim" in str(caught.value)
     assert "optimizer.lr is" not in str(caught.value)
+
+
+def test_data_that_was_appended_to_is_refused_at_the_launcher_before_anything_is_submitted(tmp_path: Path) -> None:
+    data = tmp_path / "web.jsonl"
+    data.write_text('{"text": "a"}\n' * 100)
+    words = ["conf=exp1", f"runs={tmp_path / 'runs'}", f"data.datasets.web.path={data}"]
+    spec = compose(words).spec
+    rundir = rundir_of(spec)
+    contract = contract_of(spec, files=files_seen(spec))
+    rundir.write_json("contract.json", data=contract)
+    data.write_text('{"text": "b"}\n' * 101)
+    assert _contract(rundir, spec, (), None)[1] == [], "no step has been trained"
+    rundir.write_json("checkpoints", "step-00000010", "COMPLETE", data={})
+    with pytest.raises(ContractError) as caught:
+        start(spec)
+    assert "data.datasets.web (its files)" in caught.value.what
+    assert "1 files, 1,400 units" in caught.value.what
+    assert "1 files, 1,414 units" in caught.value.what
+    assert "restore the files of data.datasets.web" in caught.value.remedy
+    assert "fork=NEW_NAME" in caught.value.remedy
+    assert not rundir.exists("attempts")
+    _, parent = _forked(spec, "child")
+    assert [change["field"] for change in parent["changes"]] == ["data.datasets.web (its files)"]
+    data.unlink()
+    with pytest.raises(ConfigError, match=r"web\.jsonl"):
+        start(spec)
 
 
 def test_a_contract_survives_the_disk(spec: RunSpec, tmp_path: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -68,6 +69,19 @@ def test_the_states_of_a_job_in_torchx_words(toy: Maker) -> None:
     with runner() as torchx:
         states = {app.name: app.state for app in torchx.list("local")}
     assert states == {"toy": AppState.SUCCEEDED, "failed": AppState.FAILED}
+
+
+def test_attempts_that_are_over_and_runs_that_are_gone_are_forgotten(toy: Maker) -> None:
+    run = toy(nodes=1, steps=4, step_s=0.0, exit_at_start=3).start()
+    run.wait_end()
+    run.settings["exit_at_start"] = None
+    run.resume()
+    run.wait_end()
+    local.prune()
+    assert [entry["attempt"] for entry in local.apps()] == [2]
+    shutil.move(run.rundir.root, run.rundir.root + "-elsewhere")
+    local.prune()
+    assert local.apps() == []
 
 
 @pytest.mark.parametrize("name", ["my-role.X_y", "n" * 63])

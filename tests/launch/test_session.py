@@ -32,7 +32,7 @@ LONG = 100_000
 def test_a_stopped_run_is_resumed_from_its_record_alone_and_a_finished_one_is_left_alone(toy: Maker) -> None:
     run = toy(nodes=1, steps=30, step_s=0.05).start()
     run.wait_step(4)
-    session.stop(run.rundir)
+    assert session.stop(run.rundir).resizes == 0, "a stop is no resize"
     with pytest.raises(ContractError, match=r"data\.seed is 0 in the run and 5 now"):
         run.resume("data.seed=5")
     run.resume("nodes=2", "trainer.microbatch_size=4")
@@ -239,6 +239,13 @@ def test_the_same_command_with_another_size_rescales_the_running_run(toy: Maker,
         output, _ = process.communicate(timeout=90)
     assert process.returncode == 65
     assert b"global_batch_size" in output
+
+
+def test_a_run_that_has_just_been_started_takes_a_rescale_after_its_first_step(toy: Maker) -> None:
+    run = toy(nodes=1, steps=LONG, step_s=0.05).start()
+    status = session.rescale(run.rundir, 2)
+    assert (status.nodes, status.world_size, status.state) == (2, 2, "TRAINING")
+    assert status.resizes == 1
 
 
 def test_a_worker_that_cannot_be_imported_is_refused_with_the_log(toy: Maker) -> None:

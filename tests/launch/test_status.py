@@ -6,6 +6,7 @@ import io
 import json
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from tests.agent.toy import toy_spec
 from zephon.agent.events import EventLog, read_events
 from zephon.errors import ConfigError
 from zephon.launch import session
+from zephon.launch.cli import main
 from zephon.launch.display import duration, follow, one_line, panel, resize_text
-from zephon.launch.logs import level_of, merged
+from zephon.launch.logs import Tail, level_of, merged
 from zephon.launch.status import find_run, look
 from zephon.rundir import RunDir
 
@@ -106,6 +108,18 @@ def test_speed_checkpoint_and_the_last_error_are_shown(written: Written) -> None
     assert look(written.rundir).error == "rank 3: 4 crashes"
 
 
+def test_status_and_list_show_an_error_in_one_line_and_once(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "rank 0: DataError: row 3 is broken\n  otherwise: it would be left out\n  to do: correct it"
+    written.supervisor(state="FAILED", status=65, message=text)
+    EventLog(written.rundir, 1, "test").write("finish", status=65, cause=text)
+    runs = f"runs={Path(written.rundir.root).parent}"
+    for verb in ("status", "list"):
+        assert main([verb, runs]) == 0
+        shown = capsys.readouterr().out
+        assert shown.count("row 3 is broken") == 1, shown
+        assert "otherwise" not in shown
+
+
 def test_runs_are_found_by_name_by_path_and_as_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     runs = str(tmp_path / "runs")
@@ -164,22 +178,39 @@ def test_durations_read_like_speech(seconds: float | None, text: str) -> None:
 
 
 def test_logs_are_merged_by_time_follow_new_lines_and_filter_by_rank(tmp_path: Path) -> None:
-    for node, lines in (("node-0", ["2026-01-01T10:00:02 b", "  trace of b"]), ("node-1", ["2026-01-01 10:00:01,5 a"])):
+    mark = "--- 2025-12-30T10:00:00Z generation 1 rank {} of 3"
+    early = "2026-01-01 10:00:01,5 a"
+    for node, rank, lines in (("node-0", 0, ["2026-01-01T10:00:02 b", "  trace of b"]), ("node-1", 1, [early])):
         path = tmp_path / node / "rank-0.log"
         path.parent.mkdir()
-        path.write_text("\n".join(lines) + "\n")
-    (tmp_path / "node-1" / "rank-1.log").write_text("2026-01-01T10:00:03 c\nhalf a li")
-    offsets: dict[Path, int] = {}
-    assert [line for _, line in merged(tmp_path, offsets)] == [
-        "2026-01-01 10:00:01,5 a",
-        "2026-01-01T10:00:02 b",
-        "  trace of b",
-        "2026-01-01T10:00:03 c",
-    ]
+        path.write_text("\n".join([mark.format(rank), *lines]) + "\n")
+    (tmp_path / "node-1" / "rank-1.log").write_text(mark.format(2) + "\n2026-01-01T10:00:03 c\nhalf a li")
+    tails: dict[Path, Tail] = {}
+    found = [line for _, line in merged(tmp_path, tails) if not line.startswith("---")]
+    assert found == [early, "2026-01-01T10:00:02 b", "  trace of b", "2026-01-01T10:00:03 c"]
     with open(tmp_path / "node-1" / "rank-1.log", "a") as file:
         file.write("ne\n")
-    assert list(merged(tmp_path, offsets)) == [("node-1/rank-1", "half a line")]
-    assert [name for name, _ in merged(tmp_path, {}, rank="1")] == ["node-1/rank-1"] * 2
+    assert list(merged(tmp_path, tails)) == [("rank 2 (node-1)", "half a line")]
+    assert [name for name, _ in merged(tmp_path, {}, rank=2)] == ["rank 2 (node-1)"] * 3
+
+
+def test_a_line_belongs_to_the_global_rank_of_its_generation(tmp_path: Path) -> None:
+    path = tmp_path / "node-3" / "rank-0.log"
+    path.parent.mkdir()
+    marks = [f"--- 2026-01-01T10:0{n}:00Z generation {n} rank {rank} of 4" for n, rank in ((1, 3), (2, 1))]
+    path.write_text("\n".join([marks[0], "old", marks[1], "new", ""]))
+    assert [line for _, line in merged(tmp_path, {}, rank=3)] == [marks[0], "old"]
+    assert [line for _, line in merged(tmp_path, {}, rank=1)] == [marks[1], "new"]
+
+
+def test_last_words_without_a_stamp_come_when_the_file_was_last_written(tmp_path: Path) -> None:
+    now = time.time()
+    for name, text in (
+        ("a", "2026-01-01T10:00:00Z start\nTraceback (most recent call last):\nValueError: boom\n"),
+        ("b", f"2026-01-01T10:00:01Z start\n{datetime.fromtimestamp(now - 60):%Y-%m-%d %H:%M:%S} before\n"),
+    ):
+        (tmp_path / f"{name}.log").write_text(text)
+    assert [line for _, line in merged(tmp_path, {})][-2:] == ["Traceback (most recent call last):", "ValueError: boom"]
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,7 @@ class Membership:
         self.first_error: dict[str, Any] | None = None
         self._formed_once = False
         self._after_loss = False
+        self._resizing = False
         self._announced: Regroup | None = None
         self._changed = now
         self._short_since = now
@@ -285,7 +286,7 @@ class Membership:
         elif crashes and not lost:
             self._count_crash(error, crashes)
         else:
-            self.counters.resizes += 1
+            self._resizing = True  # counted when a next generation forms: a run that stops has not been resized
 
     def _count_crash(self, error: dict[str, Any] | None, crashes: list[int], stalled: str = "") -> None:
         self.counters.failures += 1
@@ -314,6 +315,8 @@ class Membership:
         self.generation += 1
         self.members = tuple(n.name for n in chosen)
         self.active, self._formed_once = True, True
+        self.counters.resizes += self._resizing
+        self._resizing = False
         for node in chosen:
             node.state, node.exits, node.since = "working", {}, now
         return [Assign(self.generation, self.members, chosen[0].store)]

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from zephon.errors import ConfigError, ContractError, ZephonError
 from zephon.launch.arguments import Arguments, parse
-from zephon.launch.help import help_text
+from zephon.launch.help import help_text, short_help
 
 _FILE_WIDTH = 240
 Verb = Callable[[Arguments, Console], int]
@@ -28,6 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(soft_wrap=True, width=width, markup=False)
     words = list(sys.argv[1:] if argv is None else argv)
     try:
+        if not words:
+            console.print(short_help(), markup=False, highlight=False)
+            return 0
         arguments = parse(words)
         if arguments.has("--help"):
             console.print(help_text(arguments.flags.get("--config-dir")), markup=False, highlight=False)

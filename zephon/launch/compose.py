@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from zephon.errors import ConfigError, nearest
 from zephon.launch.overrides import Word, below_mapping, is_file, split, to_hydra, to_tree
 from zephon.launch.schema import kind_at, mirror
 from zephon.launch.shipped import shipped
+from zephon.launch.sources import sources
 from zephon.spec import RunSpec
 from zephon.world import World
 
@@ -38,11 +40,12 @@ _USER = "user_file"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Composed:
-    """A composition and where it came from: the words and the groups' choices."""
+    """A composition and where it came from: the words, the groups' choices, and the file or word behind each value."""
 
     spec: RunSpec
     words: tuple[str, ...]
     choices: Mapping[str, str]
+    sources: Mapping[str, str]
 
 
 def compose(words: Sequence[str], *, config_dir: str | None = None) -> Composed:
@@ -68,15 +71,15 @@ def _composed(words: Sequence[str], config_dir: str | None) -> Composed:
     rest = [word for word in parsed if word.key != "conf"]
     overrides = [f"{_GROUP}@_global_={experiment}"] if experiment else []
     overrides += [to_hydra(word, groups) for word in rest if not below_mapping(word)]
-    tree, choices = _compose(overrides, config_dir)
+    tree, choices, found = _compose(overrides, config_dir, rest, groups)
     if late := [to_tree(word) for word in rest if below_mapping(word)]:
         OmegaConf.set_struct(tree, False)
         tree.merge_with(*late)
     if OmegaConf.is_missing(tree, "name") and stem:
-        tree.name = stem
+        tree.name, found["name"] = stem, "conf="
     spec = RunSpec.from_dict(_resolved(tree))
     check(spec)
-    return Composed(spec=spec, words=tuple(words), choices=choices)
+    return Composed(spec=spec, words=tuple(words), choices=choices, sources=found)
 
 
 def check(spec: RunSpec) -> None:
@@ -208,7 +211,9 @@ def _dotted(node: DictConfig, prefix: str = "") -> list[str]:
     return names
 
 
-def _compose(overrides: list[str], config_dir: str | None) -> tuple[DictConfig, dict[str, str]]:
+def _compose(
+    overrides: list[str], config_dir: str | None, words: list[Word], groups: Mapping[str, Sequence[str]]
+) -> tuple[DictConfig, dict[str, str], dict[str, str]]:
     ConfigStore.instance().store(name="zephon_schema", node=mirror(RunSpec))
     OmegaConf.register_new_resolver("auto_lanes", auto_lanes, replace=True)
     roots = _roots(config_dir)
@@ -217,13 +222,13 @@ def _compose(overrides: list[str], config_dir: str | None) -> tuple[DictConfig, 
         search.prepend(provider="--config-dir", path=f"file://{root}")
     GlobalHydra.instance().clear()
     try:
-        Hydra.create_main_hydra2("zephon", search)
+        hydra = Hydra.create_main_hydra2("zephon", search)
         tree = hydra_compose("config", overrides, return_hydra_config=True)
         choices = {str(k): str(v) for k, v in tree.hydra.runtime.choices.items() if not str(k).startswith("hydra/") and v}
         OmegaConf.set_struct(tree, False)
         tree.pop("hydra")
         OmegaConf.set_struct(tree, True)
-        return tree, choices
+        return tree, choices, sources(hydra, overrides, words, groups)
     finally:
         GlobalHydra.instance().clear()
 
@@ -242,9 +247,11 @@ def _translated(error: Exception) -> ConfigError:
     text = str(cause).split("\n")[0] if key else " ".join(str(error).split())
     if key:
         try:
-            kind_at(str(key))
+            mapping = typing.get_origin(kind_at(str(key))) is dict
         except ConfigError as unknown:
             return unknown
+        if mapping:
+            return ConfigError(text, follows="the run could not be built", remedy=f"set its entries: {key}.NAME=VALUE")
         return ConfigError(
             f"{key}: {text}",
             follows="the run could not be built",

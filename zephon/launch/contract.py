@@ -4,7 +4,8 @@
     guarded    a difference is refused unless its field is named in ``allow=[...]``; then it is recorded
     free       never looked at
 
-``contract.json`` holds the pinned and guarded values of the first start, what was allowed since, and the parent of a fork.
+``contract.json`` holds the pinned and guarded values of the first start, what data files there were (names and sizes, where
+the launcher sees them), what was allowed since, and the parent of a fork.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from zephon.spec import RunSpec
 
 VERSION = 1
 NOT_SET = "(not set)"
+FILES = " (its files)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,17 +35,21 @@ class Difference:
     now: Any
 
 
-def contract_of(spec: RunSpec, *, parent: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The contract of a first start."""
+def contract_of(
+    spec: RunSpec, *, parent: Mapping[str, Any] | None = None, files: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The contract of a first start; ``files`` as ``listing.listings`` gives them."""
     made = {"version": VERSION, "pinned": spec.fields_of("pinned"), "guarded": spec.fields_of("guarded"), "allowed": []}
+    if files is not None:
+        made["files"] = dict(files)
     if parent is not None:
         made["parent"] = dict(parent)
     plain: dict[str, Any] = json.loads(json.dumps(made))  # tuples become lists, as they do on disk
     return plain
 
 
-def differences(contract: Mapping[str, Any], spec: RunSpec) -> list[Difference]:
-    """All pinned and guarded fields that differ, pinned ones first, by name."""
+def differences(contract: Mapping[str, Any], spec: RunSpec, *, files: Mapping[str, Any] | None = None) -> list[Difference]:
+    """All pinned and guarded fields that differ, pinned ones first, by name; then datasets whose files have changed."""
     now = contract_of(spec)
     found = []
     kinds: tuple[Literal["pinned", "guarded"], ...] = ("pinned", "guarded")
@@ -53,17 +59,33 @@ def differences(contract: Mapping[str, Any], spec: RunSpec) -> list[Difference]:
             before, after = old.get(field, NOT_SET), new.get(field, NOT_SET)
             if before != after:
                 found.append(Difference(kind, field, before, after))
-    return found
+    return found + _changed_files(contract.get("files") or {}, files or {})
 
 
-def check(contract: Mapping[str, Any], spec: RunSpec, *, allow: Sequence[str] = (), run: str) -> list[Difference]:
-    """The guarded differences that ``allow`` lets through.
+def _changed_files(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    def told(one: Mapping[str, Any]) -> str:
+        return f"{one['files']} files, {one['size']:,} units, sha256 {one['sha256'][:12]}"
+
+    both = sorted(old.keys() & new.keys())
+    changed = [name for name in both if old[name]["sha256"] != new[name]["sha256"]]
+    return [Difference("pinned", f"data.datasets.{name}{FILES}", told(old[name]), told(new[name])) for name in changed]
+
+
+def check(
+    contract: Mapping[str, Any],
+    spec: RunSpec,
+    *,
+    allow: Sequence[str] = (),
+    run: str,
+    files: Mapping[str, Any] | None = None,
+) -> list[Difference]:
+    """The guarded differences that ``allow`` lets through; ``files`` are those of now, where they can be seen.
 
     Raises:
         ContractError: a pinned field differs, or a guarded one that is not allowed.
         ConfigError: ``allow`` names something that is no guarded field.
     """
-    found = differences(contract, spec)
+    found = differences(contract, spec, files=files)
     guarded = spec.fields_of("guarded")
     for name in allow:
         if not any(_covers(name, field) for field in guarded):
@@ -86,9 +108,12 @@ def _covers(name: str, field: str) -> bool:
 def _refusal(refused: list[Difference], run: str) -> ContractError:
     pinned = [d for d in refused if d.kind == "pinned"]
     lines = "; ".join(f"{d.field} is {shown(d.run)} in the run and {shown(d.now)} now" for d in refused)
-    restore = " ".join(f"{d.field}={_plain(d.run)}" for d in refused if d.run != NOT_SET)
+    restore = " ".join(f"{d.field}={_plain(d.run)}" for d in refused if d.run != NOT_SET and FILES not in d.field)
     names = ",".join(d.field for d in refused)
-    ways = [f"restore the value ({restore})" if restore else "leave the field out"]
+    files = [d.field.removesuffix(FILES) for d in refused if FILES in d.field]
+    ways = [f"restore the files of {', '.join(files)}"] if files else []
+    if len(files) < len(refused):
+        ways.append(f"restore the value ({restore})" if restore else "leave the field out")
     if not pinned:
         ways.append(f"allow it with allow=[{names}]")
     ways.append("or start a new run from its checkpoint with fork=NEW_NAME")

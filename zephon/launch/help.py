@@ -35,13 +35,21 @@ words of the launcher itself
   fork=NAME              start a new run from an existing run's checkpoint"""
 
 
+def short_help() -> str:
+    """What a bare `zephon` says: usage, examples and verbs."""
+    return HELP.partition("\n\nconfig groups")[0].format(verbs=_verbs()) + "\n\nall of it: zephon --help"
+
+
+def _verbs() -> str:
+    return "\n".join(f"  {name:<10} {what}" for name, what in VERBS.items())
+
+
 def help_text(config_dir: str | None) -> str:
     """The help with this installation's groups, and the user's."""
     from zephon.launch.compose import groups_in
 
-    verbs = "\n".join(f"  {name:<10} {what}" for name, what in VERBS.items())
     groups = "\n".join(
         f"  {'conf' if name == 'experiments' else name:<12} {', '.join(options)}"
         for name, options in groups_in(config_dir).items()
     )
-    return HELP.format(verbs=verbs, groups=groups)
+    return HELP.format(verbs=_verbs(), groups=groups)

@@ -1,10 +1,17 @@
-"""Logs of a run: all nodes and ranks merged by time of arrival, the first error of the first failing rank on top."""
+"""Logs of a run: all nodes and ranks merged by the time of their lines, the first error of the first failing rank on top.
+
+A worker's log has a mark for each generation, ``--- 2026-01-01T10:00:00Z generation 3 rank 2 of 4``: ranks move between
+generations, so a line belongs to the global rank of the mark above it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import re
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +23,9 @@ from zephon.launch.status import LIVE, look
 from zephon.rundir import RunDir
 
 _LEVELS = {"debug": 0, "info": 1, "warning": 2, "error": 3}
-_STAMP = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?)")
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,6})\d*)?(Z?)")
+_MARK = re.compile(r"--- \S+ generation \d+ rank (\d+) of \d+")
+_LAST_WORDS = re.compile(r"Traceback |\[rank \d+\] [A-Z]\w*: ")  # what a process writes when it ends
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b| ([DIWEC]) [\w.]+:")
 _ERROR = re.compile(r"error|exception|traceback|critical|fatal", re.IGNORECASE)
 
@@ -32,10 +41,14 @@ def show(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     if status.error:
         console.print(f"first error: {status.error}", style="bold red", markup=False, highlight=False)
     directory = Path(rundir.path("attempts", RunDir.attempt_name(status.attempt), "logs"))
-    offsets: dict[Path, int] = {}
+    if rank is not None and not rank.isdigit():
+        raise ConfigError(
+            f"--rank {rank} is no number", follows="nothing could be filtered", remedy="give a global rank, from 0"
+        )
+    tails: dict[Path, Tail] = {}
     while True:
         live = arguments.has("--follow") and look(rundir).state in LIVE
-        for name, line in merged(directory, offsets, rank=rank):
+        for name, line in merged(directory, tails, rank=int(rank) if rank is not None else None):
             if level_of(line) >= _LEVELS[level]:
                 console.print(f"{name} | {line}", markup=False, highlight=False)
         if not live:
@@ -53,29 +66,60 @@ def show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     return 0
 
 
-def merged(directory: Path, offsets: dict[Path, int], *, rank: str | None = None) -> Iterator[tuple[str, str]]:
-    """New lines since ``offsets`` (which is moved on), by their time stamps; a line without one stays with the line before."""
-    entries: list[tuple[str, int, str, str]] = []
+@dataclasses.dataclass
+class Tail:
+    """One log file as far as it has been read, with the time and the global rank of its last line."""
+
+    path: Path
+    name: str
+    offset: int = 0
+    time: float = 0.0
+    rank: int | None = None
+
+    def read(self) -> Iterator[tuple[float, int | None, str, str]]:
+        """New whole lines: (time, rank, label, line). A line without a stamp has the time of the line before."""
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            text = file.read()
+            written = os.fstat(file.fileno()).st_mtime
+        end = text.rfind(b"\n") + 1
+        self.offset += end
+        lines = text[:end].decode(errors="replace").splitlines()
+        stamps = [stamp_of(line) for line in lines]
+        last = max((number for number, stamp in enumerate(stamps) if stamp is not None), default=-1)
+        for number, (line, stamp) in enumerate(zip(lines, stamps, strict=True)):
+            if stamp is None and number > last and _LAST_WORDS.match(line):
+                stamp = written  # they end the file, so the file's own time is theirs
+            self.time = max(self.time, stamp or 0.0)
+            mark = _MARK.match(line)
+            self.rank = int(mark[1]) if mark else self.rank
+            yield self.time, self.rank, self._label(), line
+
+    def _label(self) -> str:
+        return self.name if self.rank is None else f"rank {self.rank} ({self.name.partition('/')[0]})"
+
+
+def merged(directory: Path, tails: dict[Path, Tail], *, rank: int | None = None) -> Iterator[tuple[str, str]]:
+    """(label, line) of all lines since the last call with these ``tails``, by time; with ``rank``, those of one global rank."""
+    entries: list[tuple[float, int | None, str, str]] = []
     for path in sorted(directory.rglob("*.log")):
-        if rank is not None and path.stem != f"rank-{rank}":
-            continue
         name = path.relative_to(directory).with_suffix("").as_posix()
-        stamp = ""
-        for number, line in enumerate(_new_lines(path, offsets)):
-            found = _STAMP.search(line[:40])
-            stamp = found[1].replace(" ", "T").replace(",", ".") if found else stamp
-            entries.append((stamp, number, name, line))
-    for _, _, name, line in sorted(entries, key=lambda entry: entry[0]):
-        yield name, line
+        entries += tails.setdefault(path, Tail(path, name)).read()
+    for _, owner, label, line in sorted(entries, key=lambda entry: entry[0]):
+        if rank is None or owner == rank:
+            yield label, line
 
 
-def _new_lines(path: Path, offsets: dict[Path, int]) -> list[str]:
-    with open(path, "rb") as file:
-        file.seek(offsets.get(path, 0))
-        text = file.read()
-    end = text.rfind(b"\n") + 1
-    offsets[path] = offsets.get(path, 0) + end
-    return text[:end].decode(errors="replace").splitlines()
+def stamp_of(line: str) -> float | None:
+    """Seconds since 1970 of a line that begins with a time of day, in local time or with Z."""
+    found = _STAMP.search(line[:40])
+    if found is None:
+        return None
+    try:
+        when = datetime.fromisoformat(found[1].replace(" ", "T") + ("+00:00" if found[3] else ""))
+    except ValueError:
+        return None
+    return when.timestamp() + float(f"0.{found[2] or 0}")
 
 
 def level_of(line: str) -> int:

@@ -102,9 +102,9 @@ def _scalar_for_group(word: Word, key: str) -> ConfigError:
 
 
 def _force(key: str) -> str:
-    """Keys below a free mapping may be new; everything else must exist."""
+    """Keys below a free mapping may be new, also when it is given as a whole; everything else must exist."""
     parts = key.split(".")
-    for depth in range(1, len(parts)):
+    for depth in range(1, len(parts) + 1):
         kind = kind_at(".".join(parts[:depth]))
         if typing.get_origin(kind) is dict or kind is Any:
             return "++"
@@ -123,7 +123,8 @@ def below_mapping(word: Word) -> bool:
     if word.prefix or "@" in word.key or "/" in word.key or word.value is None:
         return False
     parts = word.key.split(".")
-    return any(is_mapping(".".join(parts[:depth])) for depth in range(1, len(parts)))
+    whole = word.value.lstrip().startswith("{")  # as in data.datasets={web: {path: x}}
+    return any(is_mapping(".".join(parts[:depth])) for depth in range(1, len(parts) + whole))
 
 
 def to_tree(word: Word) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from rich.table import Table
 
 from zephon.errors import ConfigError
 from zephon.launch import contract as contracts
-from zephon.launch import session
+from zephon.launch import session, stages
 from zephon.launch.appdef import DEFAULT_WORKER
 from zephon.launch.arguments import Arguments
 from zephon.launch.compose import Composed
+from zephon.launch.sources import annotated
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 from zephon.world import World
@@ -137,14 +138,21 @@ def show(composed: Composed, arguments: Arguments, console: Console) -> int:
     spec = composed.spec
     rundir = session.rundir_of(spec)
     attempt = max(rundir.attempts(), default=0) + 1
-    found = contracts.differences(rundir.read_json("contract.json"), spec) if rundir.exists("contract.json") else []
+    stages.check(spec)
+    found = session.contract_differences(rundir, spec)
     request = session.dryrun(spec, rundir, attempt, arguments.flags.get("--worker", DEFAULT_WORKER))
     if arguments.has("--json"):
         print(json.dumps(_as_json(spec, found, request)))
     else:
         _print(spec, rundir, attempt, found, request, console)
     if found:
-        contracts.check(rundir.read_json("contract.json"), spec, allow=arguments.allow, run=spec.name)
+        contracts.check(
+            rundir.read_json("contract.json"),
+            spec,
+            allow=arguments.allow,
+            run=spec.name,
+            files=session.files_seen(spec),
+        )
     return 0
 
 
@@ -165,7 +173,8 @@ def _print(
     def heading(text: str) -> None:
         console.print(f"\n{text}", style="bold")
 
-    console.print(f"{spec.name}  attempt {attempt} in {rundir.url}, spec {spec.sha256()[:16]}", highlight=False)
+    where = session.url_of(spec, rundir)
+    console.print(f"{spec.name}  attempt {attempt} in {where}, spec {spec.sha256()[:16]}", highlight=False)
     console.print(yaml.safe_dump(_plain(spec.to_dict()), sort_keys=False).rstrip(), markup=False, highlight=False)
     heading("contract")
     if not rundir.exists("contract.json"):
@@ -205,15 +214,15 @@ def _size(count: int) -> str:
 
 
 def config_text(composed: Composed, *, sources: bool) -> str:
-    """The composed experiment as YAML; with ``sources``, what was chosen and typed stands above it."""
-    text = yaml.safe_dump(_plain(composed.spec.to_dict()), sort_keys=False).rstrip()
+    """The composed experiment as YAML; with ``sources``, the choices and words above it and each value's source behind it."""
     if not sources:
-        return text
+        return yaml.safe_dump(_plain(composed.spec.to_dict()), sort_keys=False).rstrip()
     chosen = "\n".join(
         f"#   {group.removesuffix('@_global_'):<12} {choice}" for group, choice in sorted(composed.choices.items())
     )
     typed = "\n".join(f"#   {word}" for word in composed.words) or "#   nothing"
     order = "# precedence, weakest first: spec defaults, groups, experiment, command line"
+    text = annotated(_plain(composed.spec.to_dict()), composed.sources)
     return "\n".join([order, "# groups chosen:", chosen, "# typed:", typed, text])
 
 

@@ -26,12 +26,15 @@ from zephon.launch.appdef import DEFAULT_WORKER, app_def
 from zephon.launch.compose import check
 from zephon.launch.environment import environment
 from zephon.launch.lease import Lease
+from zephon.launch.listing import listings
 from zephon.launch.overrides import split, to_tree
 from zephon.launch.schedulers import local
 from zephon.launch.schema import is_group
 from zephon.launch.status import LIVE, RunStatus, absolute, look, records_dir
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
+
+UNSETTLED = ("QUEUED", "STARTING")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -191,8 +194,9 @@ def _submit(spec: RunSpec, rundir: RunDir, attempt: int, worker: str, lease: Lea
 def _contract(
     rundir: RunDir, spec: RunSpec, allow: Sequence[str], parent: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], list[contracts.Difference]]:
+    files = files_seen(spec)
     if not rundir.exists("contract.json"):
-        return contracts.contract_of(spec, parent=parent), []
+        return contracts.contract_of(spec, parent=parent, files=files), []
     if parent is not None:
         raise ConfigError(
             f"fork={spec.name}: a run of that name exists",
@@ -200,8 +204,30 @@ def _contract(
             remedy="choose another name",
         )
     contract = rundir.read_json("contract.json")
-    allowed = contracts.check(contract, spec, allow=allow, run=spec.name)
+    if files is not None and not _trained(rundir):
+        contract["files"] = files  # no step depends on the old ones
+    allowed = contracts.check(contract, spec, allow=allow, run=spec.name, files=files)
     return contract, allowed
+
+
+def files_seen(spec: RunSpec) -> dict[str, Any] | None:
+    """The listing of each dataset; None on a cluster, whose nodes may see other places than this machine.
+
+    Raises:
+        ConfigError: data that is not there.
+    """
+    return listings(spec.data.datasets) if spec.scheduler.name == "local" else None
+
+
+def contract_differences(rundir: RunDir, spec: RunSpec) -> list[contracts.Difference]:
+    """What stands between a run and a start of ``spec`` in it; nothing where there is no run."""
+    if not rundir.exists("contract.json"):
+        return []
+    return contracts.differences(rundir.read_json("contract.json"), spec, files=files_seen(spec) if _trained(rundir) else None)
+
+
+def _trained(rundir: RunDir) -> bool:
+    return rundir.exists("ledger.jsonl") or newest_checkpoint(rundir) >= 0
 
 
 def _new_attempt(rundir: RunDir, spec: RunSpec, record: Mapping[str, Any]) -> int:
@@ -222,7 +248,7 @@ def _forked(spec: RunSpec, name: str) -> tuple[RunSpec, dict[str, Any]]:
             follows="there would be nothing to start from",
             remedy="start a new run under another name: name=NAME",
         )
-    changed = contracts.differences(parent.read_json("contract.json"), spec)
+    changed = contract_differences(parent, spec)
     record = {"run": parent.url, "step": step, "changes": [dataclasses.asdict(d) for d in changed]}
     child = dataclasses.replace(spec, name=name)
     weights = RunDir(url_of(child, rundir_of(child))).path("parent")
@@ -318,14 +344,18 @@ def stop(rundir: RunDir, *, wait_s: float | None = None) -> RunStatus:
 def rescale(rundir: RunDir, nodes: int, *, wait_s: float | None = None) -> RunStatus:
     """Changes the number of nodes of a running attempt; returns when steps are made at the new size.
 
+    An attempt on this machine that has just been started takes the change after its first step.
+
     Raises:
         ConfigError: not possible for this run, or not settled in time.
     """
+    spec = stored_spec(rundir)
     status = look(rundir)
+    if status.state in UNSETTLED and control.scheduler_of_attempt(rundir, status.attempt) == "local":
+        status = wait_for(rundir, lambda now: now.state not in UNSETTLED, spec.elastic.join_timeout_s, "to make its first step")
     control.command(rundir, status.attempt, {"verb": "rescale", "nodes": nodes})
     if wait_s == 0:
         return look(rundir)
-    spec = stored_spec(rundir)
     world = nodes * spec.elastic.procs_per_node
     limit = wait_s if wait_s is not None else spec.elastic.drain_s + 60.0
 

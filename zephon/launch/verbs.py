@@ -19,6 +19,7 @@ from zephon.launch.appdef import DEFAULT_WORKER
 from zephon.launch.arguments import Arguments
 from zephon.launch.compose import Composed, compose
 from zephon.launch.display import duration, follow, one_line, resize_text, stages_text
+from zephon.launch.schedulers import local
 from zephon.launch.status import LIVE, RunStatus, find_run, look, run_names
 from zephon.rundir import RunDir
 
@@ -170,6 +171,8 @@ def rescale(arguments: Arguments, console: Console) -> int:
 
 def _rescale(rundir: RunDir, nodes: int, arguments: Arguments, console: Console) -> int:
     before, began = look(rundir), time.monotonic()
+    if before.state in session.UNSETTLED:
+        console.print(f"{before.name} is {before.state}; its size is changed when it makes steps", highlight=False)
     if text := control.preview(rundir, before.attempt, nodes):
         console.print(text, highlight=False, markup=False)
     status = session.rescale(rundir, nodes, wait_s=0 if arguments.has("--no-wait") else None)
@@ -194,15 +197,21 @@ def status(arguments: Arguments, console: Console) -> int:
     return 0
 
 
+def first_line(text: str) -> str:
+    """What is wrong, without what follows and what to do: those are in the logs."""
+    return text.strip().partition("\n")[0].strip()
+
+
 def status_table(found: RunStatus) -> Table:
     """Everything ``status`` knows, the last error first."""
     table = Table.grid(padding=(0, 2))
     rows: list[tuple[str, Any]] = []
     if found.error:
-        rows.append(("last error", found.error))
+        rows.append(("last error", first_line(found.error)))
+    told = first_line(found.message) if found.state not in ("TRAINING", "DONE") and not found.error else ""
     rows += [
         ("run", f"{found.name}  ({found.url})"),
-        ("state", found.state + (f": {found.message}" if found.message and found.state not in ("TRAINING", "DONE") else "")),
+        ("state", found.state + (f": {told}" if told else "")),
         (
             "step",
             f"{found.step} of {found.steps}"
@@ -227,6 +236,7 @@ def status_table(found: RunStatus) -> Table:
 
 
 def list_runs(arguments: Arguments, console: Console) -> int:
+    local.prune()
     runs = arguments.word("runs", "runs")
     found = [look(RunDir(f"{runs.rstrip('/')}/{name}")) for name in run_names(runs)]
     if arguments.has("--json"):
@@ -241,7 +251,13 @@ def list_runs(arguments: Arguments, console: Console) -> int:
     for each in found:
         loss = f"{each.loss:.4f}" if each.loss is not None else "–"
         table.add_row(
-            each.name, each.state, f"{each.step}/{each.steps}", loss, str(each.nodes), str(each.attempt), each.error[:60]
+            each.name,
+            each.state,
+            f"{each.step}/{each.steps}",
+            loss,
+            str(each.nodes),
+            str(each.attempt),
+            first_line(each.error)[:60],
         )
     console.print(table)
     return 0

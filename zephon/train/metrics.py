@@ -6,20 +6,19 @@ A line carries the attempt and generation that wrote it. After a crash the steps
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from zephon.errors import ConfigError
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
+from zephon.train.trackers import Scalars, mlflow, wandb
 
 PROGRESS_INTERVAL_S, FAR_PROGRESS_INTERVAL_S = 0.1, 3.0
 PROGRESS = ("loss", "tokens_per_s", "digest", "world_size", "generation")
@@ -78,7 +77,7 @@ class Progress:
 
 
 class Console:
-    """One live line on a terminal; elsewhere a plain line every ``every`` steps, to standard output."""
+    """One live line on a terminal; elsewhere a plain line with its time every ``every`` steps, to standard output."""
 
     def __init__(self, steps: int, every: int) -> None:
         self._steps, self._every, self._live = steps, every, sys.stdout.isatty()
@@ -92,25 +91,13 @@ class Console:
         )
         if "eval_loss" in values:
             line += f"  held-out loss {values['eval_loss']:.4f}"
-        print(f"\r\033[K{line}" if self._live else line, end="" if self._live else "\n", flush=True)
+        now = time.time()
+        stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))},{int(now * 1000) % 1000:03d} "
+        print(f"\r\033[K{line}" if self._live else stamp + line, end="" if self._live else "\n", flush=True)
 
     def close(self) -> None:
         if self._live:
             print(flush=True)
-
-
-class Scalars:
-    """Numbers to a tracker through one function ``put(name, value, step)``; nested values by dotted name."""
-
-    def __init__(self, put: Callable[[str, float, int], None], end: Callable[[], None]) -> None:
-        self._put, self._end = put, end
-
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
-        for name, value in _numbers(values):
-            self._put(name, value, step)
-
-    def close(self) -> None:
-        self._end()
 
 
 class Clock:
@@ -146,9 +133,9 @@ def sinks(run: RunDir, spec: RunSpec, attempt: int) -> list[Sink]:
     if trainer.tensorboard and importlib.util.find_spec("tensorboard") is not None:
         found.append(_tensorboard(run))
     if trainer.wandb is not None:
-        found.append(_wandb(trainer.wandb, spec))
+        found.append(wandb(trainer.wandb, spec))
     if trainer.mlflow is not None:
-        found.append(_mlflow(trainer.mlflow, spec))
+        found.append(mlflow(trainer.mlflow, spec))
     return found
 
 
@@ -166,39 +153,8 @@ def series(run: RunDir, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     return [found[step] for step in sorted(found)]
 
 
-def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{name}.")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            yield prefix + name, float(value)
-
-
 def _tensorboard(run: RunDir) -> Sink:
     from torch.utils.tensorboard.writer import SummaryWriter
 
     writer = SummaryWriter(run.path("tensorboard") if run.local else f"{run.url.rstrip('/')}/tensorboard")
     return Scalars(lambda name, value, step: writer.add_scalar(name, value, step), writer.close)
-
-
-def _wandb(project: str, spec: RunSpec) -> Sink:
-    wandb = _tracker("wandb")
-    tracked = wandb.init(project=project, name=spec.name, id=spec.name, resume="allow", config=spec.to_dict())
-    return Scalars(lambda name, value, step: tracked.log({name: value}, step=step), tracked.finish)
-
-
-def _mlflow(experiment: str, spec: RunSpec) -> Sink:
-    mlflow = _tracker("mlflow")
-    mlflow.set_experiment(experiment)
-    mlflow.start_run(run_name=spec.name)
-    return Scalars(lambda name, value, step: mlflow.log_metric(name, value, step=step), mlflow.end_run)
-
-
-def _tracker(name: str) -> Any:
-    if importlib.util.find_spec(name) is None:
-        raise ConfigError(
-            f"trainer.{name} is set and the package {name} is not installed",
-            follows="the metrics would not reach it",
-            remedy=f"pip install {name}, or leave trainer.{name} out",
-        )
-    return importlib.import_module(name)

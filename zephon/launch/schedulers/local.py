@@ -279,6 +279,16 @@ def apps() -> list[dict[str, Any]]:
     return sorted(entries, key=lambda entry: (entry["time"], entry["app_id"]))
 
 
+def prune() -> None:
+    """Forgets attempts whose run is gone, and those that ended before their run's newest one."""
+    for old in apps():
+        rundir = RunDir(old["run"])
+        newest = max(rundir.attempts(), default=0)
+        over = old["attempt"] < newest and not running(Path(rundir.path("attempts", RunDir.attempt_name(old["attempt"]))))
+        if newest == 0 or over:
+            (index_dir() / f"{old['app_id']}.json").unlink(missing_ok=True)
+
+
 def find_app(app_id: str) -> dict[str, Any] | None:
     return next((entry for entry in apps() if entry["app_id"] == app_id), None)
 
@@ -306,9 +316,7 @@ def _remember(request: LocalRequest) -> None:
         "attempt": request.attempt,
         "time": time.time(),
     }
-    for old in apps():
-        if not RunDir(old["run"]).exists("attempts"):
-            (directory / f"{old['app_id']}.json").unlink(missing_ok=True)
+    prune()
     scratch = directory / f"{request.app_id}.tmp"
     scratch.write_text(json.dumps(entry), encoding="utf-8")
     scratch.replace(directory / f"{request.app_id}.json")
