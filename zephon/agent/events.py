@@ -6,8 +6,10 @@ store, which cannot append, every writer has a file of its own below ``events/``
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +26,14 @@ class EventLog:
         self._name = f"{attempt:04d}-{who}-{os.getpid()}-{time.time_ns()}.jsonl"
 
     def write(self, event: str, **details: Any) -> None:
+        """Adds one event. One that cannot be written (no space left) is told on stderr: what happens matters more."""
+        try:
+            self._write(event, details)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # stderr may be a file on the same disk
+                print(f"event {event} {details} was not written: {error}", file=sys.stderr, flush=True)
+
+    def _write(self, event: str, details: dict[str, Any]) -> None:
         entry = {"time": time.time(), "attempt": self.attempt, "who": self.who, "event": event, **details}
         line = json.dumps(entry, ensure_ascii=False, default=str)
         if self.rundir.local:

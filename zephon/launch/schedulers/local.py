@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -33,6 +34,7 @@ from zephon.launch.schedulers.request import LocalRequest, gpus_of_node
 from zephon.rundir import RunDir
 
 _START_TIMEOUT_S = 30.0
+_FULL_BYTES = 16384
 _STATES = {
     "STARTING": AppState.PENDING,
     "RUNNING": AppState.RUNNING,
@@ -204,7 +206,10 @@ def read_state(rundir: RunDir, attempt: int) -> dict[str, Any] | None:
         state = rundir.read_json(*where, "supervisor.json")  # it may have ended properly between the two looks
         if state["state"] in ("STARTING", "RUNNING", "DRAINING"):
             end_leftovers(state["app_id"])
-            state |= {"state": "FAILED", "status": 1, "message": "the supervisor was killed; nothing of it is left running"}
+            why = "the supervisor was killed"
+            if (free := shutil.disk_usage(directory).free) < _FULL_BYTES:
+                why = f"no space left on the run directory's disk ({free:,} bytes free), so the supervisor had no last word"
+            state |= {"state": "FAILED", "status": 1, "message": f"{why}; nothing of it is left running"}
     return state
 
 

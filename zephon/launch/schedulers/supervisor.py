@@ -31,7 +31,7 @@ from zephon.agent.membership import Finish
 from zephon.agent.warm import Start, WarmServer
 from zephon.errors import ConfigError, ZephonError
 from zephon.launch.lease import RENEW_S, Lease
-from zephon.launch.schedulers.endings import end_session, write_private
+from zephon.launch.schedulers.endings import end_session, overwrite, write_private
 from zephon.launch.schedulers.request import LocalRequest, gpus_of_node
 from zephon.launch.schedulers.stage_runner import carry_out, record_training
 from zephon.launch.stages import TRAIN, Stage, stages_of
@@ -98,6 +98,10 @@ class Supervisor:
         self._server = WarmServer.fork([*modules_for(self.request.worker), "zephon.agent.entry"], log=log)
         try:
             status = asyncio.run(self._serve())
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            self._write("FAILED", f"{error.strerror or error}{where}", 1)
+            raise
         except BaseException as error:
             self._write("FAILED", f"supervisor: {type(error).__name__}: {error}", 1)
             raise
@@ -394,7 +398,10 @@ class Supervisor:
             "time": time.time(),
             **self._written,
         }
-        self.rundir.write_json(*self.where, "supervisor.json", data=data)
+        try:
+            self.rundir.write_json(*self.where, "supervisor.json", data=data)
+        except OSError:
+            overwrite(self.rundir.path(*self.where, "supervisor.json"), data)
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:
