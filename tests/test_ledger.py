@@ -10,12 +10,12 @@ from zephon.errors import LedgerMismatch, ZephonError
 from zephon.ledger import Ledger, compare, read_ledger, sequence_digest, step_digest
 
 
-def write(path: Path, steps: range, *, changed: int | None = None, lane: int = 0) -> None:
+def write(path: Path, steps: range, *, changed: int | None = None, lane: int = 0, loss: float = 0.5) -> None:
     with Ledger(str(path)) as ledger:
         for step in steps:
             rows = [np.array([step, slot, step == changed and slot // 2 == lane]) for slot in range(4)]
             digest, lanes = step_digest([sequence_digest(row) for row in rows], 2)
-            ledger.append(step=step, digest=digest, lanes=lanes, world_size=1, loss=0.5)
+            ledger.append(step=step, digest=digest, lanes=lanes, world_size=1, loss=loss)
 
 
 def test_digests_are_what_the_design_says_for_any_integer_type() -> None:
@@ -78,3 +78,20 @@ def test_a_line_torn_by_a_crash_is_mended_and_damage_elsewhere_is_an_error(tmp_p
     path.write_bytes(whole[:10] + whole[30:])
     with pytest.raises(ZephonError, match="line 1"):
         list(read_ledger(str(path)))
+
+
+def test_how_far_losses_are_apart_is_said_and_does_not_decide(tmp_path: Path) -> None:
+    one, other, nothing = tmp_path / "one.jsonl", tmp_path / "other.jsonl", tmp_path / "nan.jsonl"
+    write(one, range(6))
+    write(other, range(4))
+    write(other, range(4, 6), loss=0.5 * (1 + 2**-20))
+    write(nothing, range(6), loss=float("nan"))
+    found = compare(str(one), str(other))
+    assert found.equal
+    assert found.apart == pytest.approx(2**-20, rel=1e-3)
+    assert found.sentence.endswith("the same global batch at every step; losses 9.5e-07 apart at most, relative")
+    write(other, range(3), loss=1.0)  # a step repeated in the second ledger does not hide what it was first
+    assert compare(str(other)).apart == 0.5
+    assert compare(str(one), str(one)).sentence.endswith("losses equal to the last bit")
+    assert compare(str(one)).apart is None
+    assert (compare(str(one), str(nothing)).apart, compare(str(one), str(nothing)).equal) == (None, True)

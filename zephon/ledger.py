@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -147,12 +148,15 @@ class Comparison:
         first: the first step that differs, or None.
         lane: its first lane that differs, or None.
         sentence: the result in words.
+        apart: the largest relative difference between two losses of one step, or None where no step has two. Reported,
+            and never part of the verdict: sums in another order round otherwise.
     """
 
     steps: int
     first: int | None
     lane: int | None
     sentence: str
+    apart: float | None = None
 
     @property
     def equal(self) -> bool:
@@ -170,6 +174,7 @@ def compare(path: str, other: str | None = None) -> Comparison:
     for entry in theirs:
         reference.setdefault(entry.step, entry)
     steps: set[int] = set()
+    apart: list[float] = []
     for entry in sorted(mine if other is None else [*mine, *theirs], key=lambda e: e.step):
         known = reference.get(entry.step)
         if known is None:
@@ -179,12 +184,25 @@ def compare(path: str, other: str | None = None) -> Comparison:
             sentence = f"step {entry.step} differs, first in lane {lane}: {known.digest[:SHORT]} and {entry.digest[:SHORT]}"
             return Comparison(len(steps), entry.step, lane, sentence)
         steps.add(entry.step)
+        if known is not entry:
+            apart += _apart(known, entry)
     if other is not None:
         steps &= {entry.step for entry in mine}
     if not steps:
         return Comparison(0, None, None, "the ledgers have no step in common: nothing was compared")
     repeats = f", {len(mine) - len(steps)} of them trained more than once" if other is None else ""
-    return Comparison(len(steps), None, None, f"{len(steps)} steps compared{repeats}: the same global batch at every step")
+    sentence = f"{len(steps)} steps compared{repeats}: the same global batch at every step"
+    if apart:
+        sentence += f"; losses {max(apart):.1e} apart at most, relative" if max(apart) else "; losses equal to the last bit"
+    return Comparison(len(steps), None, None, sentence, max(apart, default=None))
+
+
+def _apart(one: Entry, other: Entry) -> list[float]:
+    """The relative difference of two losses, where both are numbers."""
+    a, b = one.rest.get("loss"), other.rest.get("loss")
+    if not isinstance(a, float) or not isinstance(b, float) or not (math.isfinite(a) and math.isfinite(b)):
+        return []
+    return [abs(a - b) / max(abs(a), abs(b), 1e-300)]
 
 
 def _file_of(path: str) -> str:

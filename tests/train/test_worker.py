@@ -111,7 +111,7 @@ def test_a_plain_process_trains_and_leaves_ledger_metrics_progress_and_a_checkpo
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert [line.split()[1] for line in done.stdout.splitlines()] == ["1/3", "2/3", "3/3"]
+    assert [line.split()[3] for line in done.stdout.splitlines()] == ["1/3", "2/3", "3/3"]
     progress = json.loads((tmp_path / "attempts/0001/progress.json").read_text())
     assert {name: progress[name] for name in ("step", "steps", "world_size", "generation")} == {
         "step": 3,
