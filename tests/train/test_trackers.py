@@ -1,4 +1,4 @@
-"""Weights & Biases (offline) and MLflow (in a folder), the real ones; a test skips by name where its tracker is not installed."""
+"""Weights & Biases (offline) and MLflow (in a folder), the real ones; where one is not installed its test is skipped."""
 
 from __future__ import annotations
 
