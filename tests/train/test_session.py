@@ -164,9 +164,7 @@ def test_a_spike_counts_as_a_bad_step(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["default", "canonical"])
-def test_over_100_steps_sizes_and_rescales_give_losses_within_a_hundred_thousandth_and_canonical_equal_bits(
-    tmp_path, mode
-):
+def test_over_100_steps_sizes_and_rescales_give_losses_within_a_hundred_thousandth_and_canonical_equal_bits(tmp_path, mode):
     """The same runs with both reductions. The peak rate is one at which training is smooth; see docs/training.md."""
     some = spec(trainer__reduction=mode, trainer__steps=100, optimizer__lr=3e-3, optimizer__warmup_steps=10)
     (one,) = on_ranks(run_steps, 1, some, str(tmp_path), 100)
