@@ -27,9 +27,7 @@ class Scalars:
             since metrics.jsonl has everything and training must not wait for others.
     """
 
-    def __init__(
-        self, put: Callable[[str, float, int], None], end: Callable[[], None], *, service: str | None = None
-    ) -> None:
+    def __init__(self, put: Callable[[str, float, int], None], end: Callable[[], None], *, service: str | None = None) -> None:
         self._put, self._end, self._service, self._failed = put, end, service, False
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
