@@ -83,9 +83,17 @@ class Queue:
         return found
 
 
+# Long enough that no other test of this file meets it, and short where a pod is lost in the middle of a run.
+PODS_READY = {
+    "timeout": "120s",
+    "recoveryTimeout": "8s",
+    "requeuingStrategy": {"timestamp": "Eviction", "backoffBaseSeconds": 1},
+}
+
+
 @pytest.fixture(scope="module")
 def kueue(plane: Plane) -> Iterator[Any]:
-    with tool("kueue", "kueue").Kueue(plane.real) as found:
+    with tool("kueue", "kueue").Kueue(plane.real, config={"waitForPodsReady": PODS_READY}) as found:
         high = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}}
         found.apply({**high, "value": 1000, "description": ""})
         yield found
@@ -158,6 +166,60 @@ def test_a_preempted_job_waits_and_comes_back_by_itself(queue: Queue) -> None:
     assert "2 more needed" in queue.line(low) or "insufficient" in queue.line(low)
     queue.plane.kubectl("delete", "job", high.split(":")[1], "-n", queue.namespace, "--wait=false")
     queue.runs(low, 4)
+
+
+def test_a_late_replacement_may_cost_the_whole_job_and_status_says_so_before_and_after(queue: Queue) -> None:
+    """Kueue gives a lost pod's successor so long; then every pod is stopped, and the job comes back when there is room."""
+    app = queue.submit("a", nodes=3)
+    before = queue.runs(app, 3)
+    for machine in ("m-1", "m-2"):
+        queue.plane.kubectl("cordon", machine)
+    try:
+        (victim,) = queue.plane.find(queue.namespace, "Pod", labels="batch.kubernetes.io/job-completion-index=1")
+        queue.plane.kubectl("delete", "pod", victim["metadata"]["name"], "-n", queue.namespace, "--wait=false")
+
+        def told(words: str) -> Any:
+            def check() -> str | None:
+                queue.running(app)
+                return line if words in (line := queue.line(app)) else None
+
+            return check
+
+        warned = until("the threat", told("when its readiness timeout is over it stops all nodes"), 15)
+        assert warned.startswith("2 of 3 nodes run")
+        until("all pods stopped", lambda: queue.running(app) == {}, 30)
+        until("what keeps it", told("cannot be placed: 0/2 nodes are available"), 30)
+        assert queue.state(app) == AppState.PENDING
+        assert queue.plane.get("Job", app.split(":")[1], queue.namespace)["status"].get("failedIndexes", "") == ""
+    finally:
+        for machine in ("m-1", "m-2"):
+            queue.plane.kubectl("uncordon", machine)
+    after = queue.runs(app, 3, 60)
+    assert not set(after.values()) & set(before.values())
+    until("no threat is left", lambda: "readiness timeout" not in queue.line(app), 10)
+
+
+def test_no_job_is_scaled_below_its_finished_nodes_and_one_that_was_is_told_with_the_way_back(queue: Queue) -> None:
+    """Kueue keeps counting the old size for ever, as its check of finished pods refuses the new one: quota is lost."""
+    app = queue.submit("a", nodes=4)
+    queue.runs(app, 4)
+    for index in (2, 3):
+        (pod,) = queue.plane.find(queue.namespace, "Pod", labels=f"batch.kubernetes.io/job-completion-index={index}")
+        queue.plane.play_kubelet(queue.namespace, pod["metadata"]["name"], phase="Succeeded", exit_code=0)
+
+    def given_back() -> bool:
+        return bool(queue.kueue.workload("a-1", namespace=queue.namespace)["status"].get("reclaimablePods"))
+
+    until("the finished nodes' quota is free", given_back, 20)
+    with pytest.raises(ConfigError, match="2 of 4 nodes have finished the last step"):
+        queue.scheduler.rescale(app, 1)
+    one = '{"spec":{"parallelism":1,"completions":1}}'  # somebody does it all the same
+    queue.plane.kubectl("patch", "job", "a-1", "-n", queue.namespace, "--type=merge", "-p", one)
+    until("told", lambda: "the queue still counts 4 nodes and the job has 1" in queue.line(app), 15)
+    time.sleep(5)
+    assert "rescale to 4 takes it back" in queue.line(app), "Kueue has learnt it: this test and the warning can go"
+    assert queue.scheduler.rescale(app, 4).after == 4
+    until("taken back", lambda: "the queue still counts" not in queue.line(app), 15)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from torchx.specs import AppState
 
+from zephon.launch.schedulers.k8s.queue import Queued
 from zephon.launch.schedulers.k8s.status import Summary, summarize
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -49,7 +50,7 @@ def condition(kind: str, value: str, reason: str, message: str) -> dict[str, Any
 
 
 def look(*pods: dict[str, Any], queue_reason: str | None = None, **given: Any) -> Summary:
-    return summarize(job(**given), pods, queue_reason=queue_reason, now=NOW)
+    return summarize(job(**given), pods, queued=Queued(reason=queue_reason), now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,28 @@ def test_a_pods_trouble_is_in_the_line(trouble: dict[str, Any], line: str) -> No
 
 def test_a_draining_pod_is_not_a_lost_one() -> None:
     assert look(pod(0, "Running", deleted_s=-20), pod(1, "Running")).line == "2 nodes run"
+
+
+def test_a_pod_that_has_ended_and_is_not_yet_removed_is_not_on_a_lost_machine() -> None:
+    line = look(pod(0, "Running"), pod(1, "Failed", deleted_s=30, **ended(143))).line
+    assert "exit code 143 (drained on request)" in line
+    assert "out-of-service" not in line
+
+
+def test_a_sidecar_is_not_taken_for_the_node() -> None:
+    """Two containers in a pod, as an overlay or the cluster's own injection makes them."""
+    sidecar = {"name": "proxy", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
+    main = {"name": "main", "state": {"terminated": {"exitCode": 1, "reason": "Error", "message": "ValueError: x"}}}
+    line = look(pod(0, "Running"), pod(1, "Failed", containerStatuses=[sidecar, main])).line
+    assert "exit code 1 (crash): ValueError: x" in line
+    assert "exit code 0" not in line
+
+
+def test_what_threatens_a_queued_job_is_in_the_line_beside_its_trouble() -> None:
+    unplaced = pod(1, "Pending", **condition("PodScheduled", "False", "Unschedulable", "0/3 nodes"))
+    queued = Queued(warnings=("the queue may evict it",))
+    line = summarize(job(queue=True), [pod(0, "Running"), unplaced], queued=queued, now=NOW).line
+    assert line == "1 of 2 nodes run; node 1: cannot be placed: 0/3 nodes; the queue may evict it"
 
 
 def test_two_pods_of_one_index_are_named() -> None:

@@ -24,7 +24,7 @@ from zephon.launch.schedulers.k8s.errors import ClusterError, Conflict, NotFound
 from zephon.launch.schedulers.k8s.logs import node_log
 from zephon.launch.schedulers.k8s.manifest import Request, build, owned_by
 from zephon.launch.schedulers.k8s.options import KubernetesOptions, options_from
-from zephon.launch.schedulers.k8s.queue import check_queue, is_queued, queue_reason, set_active
+from zephon.launch.schedulers.k8s.queue import check_queue, is_queued, queue_says, set_active
 from zephon.launch.schedulers.k8s.rescale import Rescaled, check_not_ended, check_rescale, effect, rescale_job
 from zephon.launch.schedulers.k8s.status import Summary, summarize
 
@@ -163,7 +163,7 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
         except NotFound:
             return None
         pods = cluster.find("Pod", namespace, labels=_selector(job))
-        return summarize(job, pods, queue_reason=queue_reason(cluster, job), warnings=_warnings(cluster, job, pods))
+        return summarize(job, pods, queued=queue_says(cluster, job), warnings=_warnings(cluster, job, pods))
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
         options = options_from(cfg) if cfg else self.options

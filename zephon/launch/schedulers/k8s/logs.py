@@ -14,6 +14,7 @@ from typing import Any
 from zephon.launch.schedulers.k8s.client import Cluster
 from zephon.launch.schedulers.k8s.errors import ClusterError, NotFound
 from zephon.launch.schedulers.k8s.names import ATTEMPT, INDEX, ROLE, RUN
+from zephon.launch.schedulers.k8s.status import main_containers
 
 Json = dict[str, Any]
 
@@ -55,7 +56,7 @@ def node_log(
 
 def _pod_log(cluster: Cluster, namespace: str, pod: Json, *, follow: bool, since_s: int) -> Iterator[str]:
     name = pod["metadata"]["name"]
-    restarted = any(status.get("restartCount") for status in (pod.get("status") or {}).get("containerStatuses") or [])
+    restarted = any(status.get("restartCount") for status in main_containers(pod.get("status") or {}))
     try:
         if restarted:
             yield from cluster.log_lines(namespace, name, follow=False, previous=True)
@@ -86,7 +87,7 @@ def _pods(cluster: Cluster, job: Json, role: str, index: int) -> list[Json]:
 
 def _started(pod: Json) -> bool:
     """Whether the container has ever run, so that it has a log."""
-    for status in (pod.get("status") or {}).get("containerStatuses") or []:
+    for status in main_containers(pod.get("status") or {}):
         if "waiting" not in (status.get("state") or {}) or status.get("restartCount"):
             return True
     return False

@@ -7,6 +7,7 @@ counts. Where the user may not read Workloads the job still runs; only the reaso
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 
@@ -90,31 +91,64 @@ def workloads_of(cluster: Cluster, job: Json) -> list[Json]:
     """The Job's Workloads that are not finished, oldest first."""
     uid, namespace = job["metadata"]["uid"], job["metadata"]["namespace"]
     found = cluster.find("Workload", namespace, labels=f"kueue.x-k8s.io/job-uid={uid}")
-    unfinished = [item for item in found if _condition(item, "Finished") != "True"]
+    unfinished = [item for item in found if (_find(item, "Finished") or {}).get("status") != "True"]
     return sorted(unfinished, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["name"]))
 
 
-def queue_reason(cluster: Cluster, job: Json, *, now: datetime | None = None) -> str | None:
-    """Why Kueue lets the job, or its growth, wait; None when it has all it asked for or has no queue."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Queued:
+    """What Kueue says of a job: why it, or its growth, waits (None: nothing waits), and what threatens it while it runs."""
+
+    reason: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def queue_says(cluster: Cluster, job: Json, *, now: datetime | None = None) -> Queued:
+    """Reads the Job's Workloads; says nothing of a job without a queue."""
     if not is_queued(job):
-        return None
+        return Queued()
+    now = now or datetime.now(UTC)
     try:
         found = workloads_of(cluster, job)
     except Forbidden:
-        return "the reason is on its Workload, which you may not list" if job["spec"].get("suspend") else None
+        return Queued(reason="the reason is on its Workload, which you may not list" if job["spec"].get("suspend") else None)
     if not found:
-        return _no_workload(job, now or datetime.now(UTC))
+        return Queued(reason=_no_workload(job, now))
     newest = found[-1]
     if newest.get("spec", {}).get("active") is False:
-        return STOPPED_BY_USER
-    for condition in (newest.get("status") or {}).get("conditions") or []:
-        if condition["type"] == "QuotaReserved" and condition["status"] == "False":
-            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
-    return None
+        return Queued(reason=STOPPED_BY_USER)
+    reserved = _find(newest, "QuotaReserved")
+    if reserved and reserved["status"] == "False":
+        return Queued(reason=f"{reserved.get('reason', '')}: {reserved.get('message', '')}")
+    return Queued(warnings=(*_unready(newest, now), *_stale(newest, job)))
+
+
+def _unready(workload: Json, now: datetime) -> list[str]:
+    """Where Kueue waits for pods (``waitForPodsReady``), it evicts a job whose pods are late, the running ones too."""
+    ready = _find(workload, "PodsReady")
+    if not ready or ready["status"] == "True":
+        return []
+    late = (now - _time(ready["lastTransitionTime"])).total_seconds()
+    return [
+        f"the queue has seen pods that are not ready for {late:.0f} s: when its readiness timeout is over it stops all nodes "
+        "and queues the job again; they save and go on later"
+    ]
+
+
+def _stale(workload: Json, job: Json) -> list[str]:
+    """A size that Kueue has not taken over: it does so within a second, or never."""
+    counted = sum(int(each.get("count", 1)) for each in workload.get("spec", {}).get("podSets") or [])
+    wanted = int(job["spec"].get("completions") or 0)
+    if counted == wanted or job["spec"].get("suspend"):
+        return []
+    return [
+        f"the queue still counts {counted} nodes and the job has {wanted}: if this stays, it has not accepted the rescale; "
+        f"rescale to {counted} takes it back"
+    ]
 
 
 def _no_workload(job: Json, now: datetime) -> str | None:
-    made = datetime.fromisoformat(job["metadata"]["creationTimestamp"].replace("Z", "+00:00"))
+    made = _time(job["metadata"]["creationTimestamp"])
     if not job["spec"].get("suspend") or (now - made).total_seconds() < WORKLOAD_S:
         return None
     return "Kueue made no Workload for it: does its priority class exist, and does Kueue run?"
@@ -139,5 +173,9 @@ def set_active(cluster: Cluster, job: Json, *, active: bool) -> None:
             ) from None
 
 
-def _condition(item: Json, kind: str) -> str | None:
-    return next((c["status"] for c in (item.get("status") or {}).get("conditions") or [] if c["type"] == kind), None)
+def _find(item: Json, kind: str) -> Json | None:
+    return next((c for c in (item.get("status") or {}).get("conditions") or [] if c["type"] == kind), None)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -11,7 +11,7 @@ from typing import Any
 from torchx.specs import AppState
 
 from zephon.launch.schedulers.k8s.names import INDEX, ROLE
-from zephon.launch.schedulers.k8s.queue import STOPPED_BY_USER, is_queued
+from zephon.launch.schedulers.k8s.queue import STOPPED_BY_USER, Queued, is_queued
 
 Json = dict[str, Any]
 
@@ -55,7 +55,7 @@ def summarize(
     job: Json,
     pods: Sequence[Json],
     *,
-    queue_reason: str | None = None,
+    queued: Queued | None = None,
     warnings: Sequence[Json] = (),
     now: datetime | None = None,
 ) -> Summary:
@@ -63,10 +63,10 @@ def summarize(
 
     Args:
         warnings: the Job's warning events: why its pods cannot even be created.
-        queue_reason: why Kueue lets the job wait, from its newest Workload.
+        queued: why Kueue lets the job wait and what it may do next, from its newest Workload.
         now: to tell a pod that is draining from one that hangs on a lost machine.
     """
-    now = now or datetime.now(UTC)
+    now, queued = now or datetime.now(UTC), queued or Queued()
     status, spec = job.get("status") or {}, job["spec"]
     wanted = int(spec.get("completions") or 0)
     nodes = tuple(sorted((_node(pod, now) for pod in pods if _role(pod) == "node"), key=lambda node: (node.index, node.pod)))
@@ -74,10 +74,17 @@ def summarize(
     short = not spec.get("suspend") and not _enough(nodes, wanted)
     refused = (_refused(warnings) or _missing(nodes, wanted)) if short else []
     notes = (*troubles, *refused, *_doubles(nodes), *_coordinator(pods, now))
-    state, line = _overall(job, nodes, wanted, queue_reason)
-    if notes and state in (AppState.RUNNING, AppState.PENDING):
-        line = f"{line}; {notes[0]}"
-    return Summary(state=state, line=line, notes=notes, nodes=nodes, wanted=wanted, restarts=int(status.get("failed") or 0))
+    state, line = _overall(job, nodes, wanted, queued.reason)
+    if state in (AppState.RUNNING, AppState.PENDING):
+        line = "; ".join([line, *notes[:1], *queued.warnings])
+    return Summary(
+        state=state,
+        line=line,
+        notes=(*notes, *queued.warnings),
+        nodes=nodes,
+        wanted=wanted,
+        restarts=int(status.get("failed") or 0),
+    )
 
 
 def _enough(nodes: Sequence[Node], wanted: int) -> bool:
@@ -140,7 +147,8 @@ def _node(pod: Json, now: datetime) -> Node:
     }.get(status.get("phase", ""), AppState.PENDING)
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     index = int(labels.get(INDEX, annotations.get(INDEX, -1)))
-    trouble = _hanging(pod, machine, now) or _pod_trouble(status)
+    over = state in (AppState.FAILED, AppState.SUCCEEDED)  # its machine has answered: what is left is the controllers' to do
+    trouble = ("" if over else _hanging(pod, machine, now)) or _pod_trouble(status)
     return Node(
         index=index,
         pod=metadata["name"],
@@ -166,12 +174,17 @@ def _pod_trouble(status: Mapping[str, Any]) -> str:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in _BAD_WAITING:
             return f"{_BAD_WAITING[waiting['reason']]}: {waiting.get('message', waiting['reason'])}"
-        ended = (container.get("state") or {}).get("terminated")
-        if ended and status.get("phase") == "Failed":
-            return _ended(ended)
+    ended = next((found for each in main_containers(status) if (found := (each.get("state") or {}).get("terminated"))), None)
+    if ended and status.get("phase") == "Failed":
+        return _ended(ended)
     if status.get("phase") == "Failed":
         return f"failed: {status.get('reason', '')} {status.get('message', '')}".strip()
     return ""
+
+
+def main_containers(status: Mapping[str, Any]) -> list[Json]:
+    """The statuses of a pod without those of sidecars, which an overlay or the cluster may have added."""
+    return [each for each in status.get("containerStatuses") or [] if each.get("name", "main") == "main"]
 
 
 def _ended(ended: Mapping[str, Any]) -> str:
