@@ -28,7 +28,7 @@ class Parquet:
     name = "parquet"
 
     def read(self, dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
-        """The rows of a part of the file; rows are row numbers.
+        """The rows of a part of the file; rows are row numbers. A row whose text is not UTF-8 is among the bad documents.
 
         Raises:
             DataError: the file is damaged or not Parquet.
@@ -55,11 +55,19 @@ class Parquet:
                 follows="its documents would be lost without a word",
                 remedy="restore the shard from its source",
             ) from error
+        rows, bad = list(range(first, last)), []
         fields: dict[str, Column] = {}
         if tables:
             table = arrow.concat_tables(tables)
-            fields = {name: _column(arrow, table.column(name)) for name in table.column_names}
-        return Documents(list(range(first, last)), None, fields)
+            try:
+                fields = {name: _column(arrow, table.column(name)) for name in table.column_names}
+            except UnicodeDecodeError:  # Arrow does not look at text before it becomes Python's
+                garbled = _garbled(arrow, table)
+                bad = [_bad_row(dataset, shard, rows[i], why) for i, why in garbled.items()]
+                table = table.filter(arrow.array([i not in garbled for i in range(len(rows))], arrow.bool_()))
+                rows = [row for i, row in enumerate(rows) if i not in garbled]
+                fields = {name: _column(arrow, table.column(name)) for name in table.column_names}
+        return Documents(rows, None, fields, tuple(bad))
 
 
 def _column(arrow: Any, column: Any) -> Column:
@@ -82,6 +90,32 @@ def _column(arrow: Any, column: Any) -> Column:
         numbers: Column = array.to_numpy()
         return numbers
     return list(array.to_pylist())
+
+
+def _garbled(arrow: Any, table: Any) -> dict[int, str]:
+    """Rows with text that is not UTF-8, and why."""
+    found: dict[int, str] = {}
+    for name in table.column_names:
+        kind = table.column(name).type
+        if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
+            continue
+        wide = arrow.large_binary() if arrow.types.is_large_string(kind) else arrow.binary()
+        for i, raw in enumerate(table.column(name).cast(wide).to_pylist()):
+            try:
+                (raw or b"").decode()
+            except UnicodeDecodeError as error:
+                found.setdefault(i, f"column {name!r} is not UTF-8: {error}")
+    return found
+
+
+def _bad_row(dataset: Dataset, shard: int, row: int, why: str) -> DataError:
+    error = DataError(
+        f"row {row} of {dataset.path(shard)}, {why}",
+        follows="the document would be left out or garbled",
+        remedy="mend the row, or remove it before a new run begins",
+    )
+    error.document = (shard, row)
+    return error
 
 
 def _group(file: Any, lock: threading.Lock, group: int) -> Any:

@@ -16,23 +16,24 @@ class Text:
     name = "text"
 
     def read(self, dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
-        """One document, row 0. Raises DataError for a file that is not UTF-8 or is shorter than listed."""
+        """One document, row 0; among the bad ones where it is not UTF-8. Raises DataError for a file shorter than listed."""
         if start > 0:
             return Documents([], None, {"text": []})
         path, size = dataset.path(shard), int(dataset.sizes[shard])
         data = read_range(dataset.fs, path, 0, size)
-        try:
-            if len(data) < size:
-                raise DataError(
-                    f"{path} has {len(data)} bytes, but the listing said {size}",
-                    follows="a part of the document would be lost without a word",
-                    remedy="restore the file, or start a new run on the data as it is now",
-                )
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
+        if len(data) < size:
             raise DataError(
-                f"{path} is not UTF-8: {error}",
+                f"{path} has {len(data)} bytes, but the listing said {size}",
+                follows="a part of the document would be lost without a word",
+                remedy="restore the file, or start a new run on the data as it is now",
+            )
+        try:
+            return Documents([0], None, {"text": [data.decode("utf-8-sig")]})
+        except UnicodeDecodeError as cause:
+            error = DataError(
+                f"{path} is not UTF-8: {cause}",
                 follows="the document would be left out or garbled",
                 remedy="convert the file to UTF-8, or keep it out of the dataset",
-            ) from error
-        return Documents([0], None, {"text": [text]})
+            )
+            error.document = (shard, 0)
+            return Documents([], None, {"text": []}, (error,))
