@@ -23,7 +23,7 @@ def listing_of(dataset: Dataset) -> Hashable:
 
 
 class Held:
-    """The pieces used last, up to ``limit`` bytes; the newest is kept whatever its size."""
+    """The pieces used last, up to ``limit`` bytes (or what ``size`` counts); the newest is kept whatever its size."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit

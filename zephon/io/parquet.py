@@ -21,7 +21,9 @@ from zephon.types import Column, Ragged
 if TYPE_CHECKING:
     from zephon.io.dataset import Dataset
 
+FILES = 32  # kept open, each with a descriptor: a dataset may have more shards than a process may have descriptors
 _held = Held()
+_open_files = Held(FILES)
 
 
 class Parquet:
@@ -38,7 +40,7 @@ class Parquet:
         path, size = dataset.path(shard), int(dataset.sizes[shard])
         key = (listing_of(dataset), shard)
         try:
-            file, lock = _held.get((*key, "file"), lambda: (_open(dataset, path), threading.Lock()), lambda _: 1 << 16)
+            file, lock = _open_files.get(key, lambda: (_open(dataset, path), threading.Lock()), lambda _: 1)
             metadata = file.metadata
             first, last = (edge * metadata.num_rows // size for edge in (start, stop))
             tables, at = [], 0
