@@ -136,6 +136,21 @@ def test_legs_at_4_2_and_1_ranks_have_the_ledger_and_the_losses_of_the_unbroken_
     assert comparison.steps == 10
     assert curve(tmp_path) == curve(unbroken)
     assert {one["world_size"] for one in series(RunDir(str(tmp_path)))} == {1, 2, 4}
+    assert rates(tmp_path) == rates(unbroken)
+    assert rates(unbroken)[4] == pytest.approx(0.5e-2)  # the fifth of ten warm-up steps, at whatever size it was trained
+
+
+def rates(folder: Path) -> list[float]:
+    return [one["lr"] for one in series(RunDir(str(folder)))]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_gradient_norm_in_the_metrics_is_that_of_the_whole_gradient_however_it_is_sharded(unbroken, tmp_path, size):
+    write_run(tmp_path, trainer__steps=2, trainer__parallel="fsdp", optimizer__clip=0.1)
+    assert workers(tmp_path, size) == [0] * size
+    whole = curve(unbroken)[0][2]
+    assert curve(tmp_path)[0][2] == pytest.approx(whole, rel=1e-5)
+    assert whole > 0.1
 
 
 def test_resuming_a_finished_run_changes_nothing_and_is_done(unbroken):
