@@ -11,6 +11,8 @@ import pytest
 
 from tests.ops.recipes import PIPELINES, recipe, text
 from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
+from zephon.errors import DataError
+from zephon.validation import before_running
 
 _turn = itertools.count()
 
@@ -122,3 +124,18 @@ def test_explain_says_what_comes_from_where_and_what_it_costs() -> None:
     ):
         assert sentence in shown, shown
     assert recipe(PIPELINES["quarantine"])().fingerprint in shown
+
+
+def test_looking_before_a_run_ends_it_warns_or_does_nothing_as_asked() -> None:
+    bad = pipeline_of([{"text": "a"}, {"text": 5}]).tokenize(tokenizer_id="bytes", field="text").batch(1)
+    with pytest.raises(DataError, match="not text") as caught:
+        before_running(bad, "strict")
+    assert "shard 's', row 1" in str(caught.value)
+    with pytest.warns(UserWarning, match="not text"):
+        before_running(bad, "warn")
+    before_running(bad, "off")
+    good = pipeline_of([{"text": "a"}]).tokenize(tokenizer_id="bytes", field="text").batch(1)
+    before_running(good, "strict")
+    state = good.checkpoint()
+    before_running(good, "warn")
+    assert good.checkpoint() == state

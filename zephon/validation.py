@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,6 +118,32 @@ def validate(chain: Chain, *, strict: bool = False) -> Report:
     if strict and all(issue.severity != "error" for issue in issues):
         issues += _accumulators(program.accumulators, sampled, program.context(0), program.datasets)
     return Report(tuple(issues))
+
+
+def before_running(chain: Chain, mode: str) -> None:
+    """What ``options(auto_validation=...)`` asks for, before the first batch of a new stream.
+
+    Args:
+        mode: "strict" ends with the errors that `validate` finds, "warn" turns all that it finds into Python warnings, "off"
+            looks at nothing: then a bad document is found when its turn comes, also with its address.
+
+    Raises:
+        DataError: in strict mode, naming every error.
+    """
+    if mode == "off":
+        return
+    report = validate(chain)
+    if mode == "warn":
+        for issue in report.issues:
+            warnings.warn(str(issue), stacklevel=3)
+        return
+    errors = [str(issue) for issue in report.issues if issue.severity == "error"]
+    if errors:
+        raise DataError(
+            "the pipeline would fail on a sample of its data:\n" + "\n".join(errors),
+            follows="the run would end in the middle",
+            remedy="mend what is named, quarantine such documents with on_error, or look first with auto_validation='warn'",
+        )
 
 
 def _issue(code: str, error: BaseException) -> Issue:
