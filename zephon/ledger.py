@@ -109,9 +109,12 @@ class Ledger:
 
 
 def read_ledger(path: str) -> Iterator[Entry]:
-    """All lines in the order written. A line torn by a crash at the very end is passed over; elsewhere it is an error."""
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().split("\n")
+    """All lines in the order written, from a path or a URL.
+
+    A line torn by a crash at the very end is passed over; elsewhere it is an error.
+    """
+    file = RunDir(path)
+    lines = file.fs.cat_file(file.root).decode().split("\n")
     for number, line in enumerate(lines, 1):
         if not line:
             continue
@@ -207,7 +210,7 @@ def _apart(one: Entry, other: Entry) -> list[float]:
 
 def _file_of(path: str) -> str:
     directory = RunDir(path)
-    return directory.path("ledger.jsonl") if directory.fs.isdir(directory.root) else directory.root
+    return str(directory.fs.unstrip_protocol(directory.path("ledger.jsonl"))) if directory.fs.isdir(directory.root) else path
 
 
 def _first_lane(one: Entry, other: Entry) -> int | None:

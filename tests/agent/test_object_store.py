@@ -1,0 +1,152 @@
+"""A run whose data and run directory are in an object store: real agents, real trainer, real requests to an S3 server."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import psutil
+import pytest
+
+from tests.agent.objects import objects, store
+from tests.agent.peers import ROOT, until
+from zephon import ledger
+from zephon.agent.events import read_events
+from zephon.launch.compose import compose
+from zephon.launch.status import look
+from zephon.ops.tokenizers import load_tokenizer
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+from zephon.train.feed import PipelineFeed, pipeline
+
+__all__ = ["objects", "store"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+STEPS = 100
+
+
+class Job:
+    """One attempt: a coordinator and agents, each a process, that share nothing but the store."""
+
+    def __init__(self, run: str, attempt: int, nodes: int, logs: Path) -> None:
+        self.run, self.attempt, self.logs = run, attempt, logs
+        self.processes: list[psutil.Popen] = []
+        self._start("zephon.agent.coordinator", "--nodes", str(nodes), "--host", "127.0.0.1", "--port", "0", name="coordinator")
+        until(lambda: self.text("coordinator").startswith("coordinator of"), 60, self.story)
+        self.port = self.text("coordinator").splitlines()[0].rsplit(":", 1)[1]
+        for index in range(nodes):
+            self._start(
+                "zephon.agent",
+                "--endpoint",
+                f"127.0.0.1:{self.port}",
+                "--node",
+                f"node-{index}@{attempt}",
+                name=f"node-{index}",
+            )
+
+    def _start(self, module: str, *more: str, name: str) -> None:
+        command = [sys.executable, "-m", module, "--run", self.run, "--attempt", str(self.attempt), "--nnodes", "1:8", *more]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        with open(self.logs / f"{self.attempt}-{name}.log", "wb") as log:
+            self.processes.append(psutil.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT))
+
+    def text(self, name: str) -> str:
+        return (self.logs / f"{self.attempt}-{name}.log").read_text(errors="replace")
+
+    def story(self) -> str:
+        return "\n".join(f"{path.name}:\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.logs.iterdir()))
+
+    def statuses(self, limit_s: float = 90) -> list[int]:
+        until(lambda: all(process.poll() is not None for process in self.processes), limit_s, self.story)
+        return [process.returncode for process in self.processes]
+
+    def end(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()  # what it started ends with it
+            process.wait(10)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    made: list[Job] = []
+
+    def make(run: str, attempt: int, nodes: int) -> Job:
+        made.append(Job(run, attempt, nodes, tmp_path))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+def spec_of(store: str) -> RunSpec:
+    """The smallest real run, with its data in the store."""
+    texts = [f"document {i}: " + " ".join(str(i * j % 97) for j in range(40)) for i in range(1500)]
+    for shard in range(2):
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts[shard::2])
+        fsspec.filesystem("s3").pipe_file(f"{store}/data/part-{shard}.jsonl", lines.encode())
+    words = ["conf=bytes", f"runs={store}/runs", "name=far", f"trainer.steps={STEPS}", "checkpoint.every=100", "nodes=2"]
+    words += [
+        "pipeline.context_length=32",
+        "global_batch_size=8",
+        "model.layers=1",
+        "model.dim=16",
+        "trainer.tensorboard=false",
+    ]
+    words += ["data.datasets={far: {path: " + store + "/data}}", "data.chunk_bytes=4096", "elastic.heartbeat_s=2"]
+    return compose(words).spec
+
+
+def unbroken(spec: RunSpec, rundir: RunDir) -> list[str]:
+    built = pipeline(spec, load_tokenizer(spec.tokenizer.id), dp_rank=0, dp_size=1)
+    built.calibrate({name: (pair[0], pair[1]) for name, pair in rundir.read_json("calibration.json").items()})
+    feed = PipelineFeed(built)
+    try:
+        return [
+            ledger.step_digest([batch.digests[slot] for slot in sorted(batch.digests)], spec.lanes.count)[0].hex()
+            for batch in itertools.islice(feed.steps(), STEPS)
+        ]
+    finally:
+        feed.close()
+
+
+def test_a_run_in_an_object_store_is_drained_resumed_at_another_size_and_done(objects: str, job: Callable[..., Job]) -> None:
+    spec = spec_of(objects)
+    rundir = RunDir(f"{objects}/runs/far")
+    rundir.write_json("attempts", "0001", "spec.json", data=spec.to_dict())
+    two = job(rundir.url, 1, 2)
+    until(lambda: step(rundir, 1) >= 1, 120, two.story)
+    for agent in two.processes[1:]:
+        agent.terminate()
+    until(lambda: all(agent.poll() is not None for agent in two.processes[1:]), 60, two.story)
+    assert [agent.returncode for agent in two.processes[1:]] == [143, 143], two.story()
+    two.end()
+    saved = look(rundir).checkpoint
+    assert saved is not None
+    assert 1 <= saved < STEPS
+    assert saved == step(rundir, 1), "a step was lost by the drain"
+
+    rundir.write_json("attempts", "0002", "spec.json", data=spec.to_dict())
+    assert job(rundir.url, 2, 1).statuses() == [0, 0]
+    lines = rundir.fs.cat_file(rundir.path("ledger.jsonl")).decode().splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert [entry["step"] for entry in entries] == list(range(STEPS))
+    assert {entry["world_size"] for entry in entries[:saved]} == {2}
+    assert {entry["world_size"] for entry in entries[saved:]} == {1}
+    assert [entry["digest"] for entry in entries] == unbroken(spec, rundir)
+    assert ledger.compare(rundir.url).equal
+    assert [event["nodes"] for event in read_events(rundir) if event["event"] == "generation"][-1] == ["node-0@2"]
+
+
+def step(rundir: RunDir, attempt: int) -> int:
+    try:
+        return int(rundir.read_json("attempts", RunDir.attempt_name(attempt), "progress.json")["step"])
+    except FileNotFoundError:
+        return 0
