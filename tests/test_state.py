@@ -10,7 +10,9 @@ from zephon.errors import StateError
 from zephon.state import Cursor, differences, merge_states, refuse_other_stream
 
 numbers = st.integers(0, 2**62)
-cursors = st.builds(Cursor, numbers, numbers, numbers, numbers, st.lists(numbers, max_size=6).map(tuple))
+cursors = st.tuples(numbers, numbers, numbers, numbers, st.lists(numbers, max_size=6).map(tuple)).map(
+    lambda five: Cursor(*five)
+)
 
 
 @given(cursors)

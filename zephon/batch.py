@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from zephon.ops.block import Block
+from zephon.ops.block import Block, Part, joined
 from zephon.ops.packing.pool import fields_differ
 from zephon.state import RankState
 from zephon.types import Array, Column, IntArray, LeftOut, Ragged
@@ -48,6 +49,13 @@ class SampleBatch:
     def __len__(self) -> int:
         return len(self.used)
 
+    @staticmethod
+    def of(**fields: Any) -> SampleBatch:
+        """The same as calling the class, for whoever makes thousands a second: a frozen dataclass sets each field slowly."""
+        batch = object.__new__(SampleBatch)
+        batch.__dict__.update(fields)
+        return batch
+
     @functools.cached_property
     def payload(self) -> dict[str, Any]:
         """All columns, with ``positions`` int32[rows, length] that restart at 0 for each document."""
@@ -81,14 +89,81 @@ class SampleBatch:
         return to_training(self, **options)
 
 
-def gather(block: Block) -> tuple[dict[str, Column], Ragged | None, IntArray]:
+class Slab:
+    """Packed rows copied together in order, of which batches are slices. Which datasets their segments are from is left out.
+
+    Args:
+        fields: arrays [rows, length] by name.
+        starts: where segments begin in each row.
+        used: int64[rows], tokens before the padding.
+        counts: int64[rows, datasets], each row's tokens by dataset.
+    """
+
+    def __init__(self, fields: dict[str, Array], starts: Ragged, used: IntArray, counts: IntArray) -> None:
+        self.fields, self.starts, self.used, self.counts = fields, starts, used, counts
+        sums = np.zeros((len(counts) + 1, counts.shape[1]), np.int64)
+        np.cumsum(counts, axis=0, out=sums[1:])
+        self.sums: list[list[int]] = sums.tolist()  # before each row, and behind the last
+
+    def __len__(self) -> int:
+        return len(self.used)
+
+    def block(self, first: int, last: int) -> Block:
+        """Some of the rows as a block."""
+        part = Part(dict(self.fields), np.empty(0, np.int64), self.starts, self.used)
+        return Block([part], np.zeros(last - first, np.int64), np.arange(first, last), self.counts[first:last])
+
+
+class Rows:
+    """Consecutive rows of a slab."""
+
+    __slots__ = ("first", "last", "slab")
+
+    def __init__(self, slab: Slab, first: int, last: int) -> None:
+        self.slab, self.first, self.last = slab, first, last
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def tokens(self) -> list[int]:
+        """Tokens of all rows together, by dataset."""
+        sums = self.slab.sums
+        return [*map(operator.sub, sums[self.last], sums[self.first])]
+
+    def gather(self) -> tuple[dict[str, Column], Ragged, IntArray]:
+        """Fields, segment starts and used lengths, as views."""
+        slab, first, last = self.slab, self.first, self.last
+        offsets = slab.starts.offsets[first : last + 1]
+        begin = offsets[0]
+        starts = Ragged(slab.starts.values[begin : offsets[-1]], offsets - begin)
+        return {name: array[first:last] for name, array in slab.fields.items()}, starts, slab.used[first:last]
+
+
+def collect(block: Block) -> Slab:
+    """Copies packed rows, all with the same fields, into a slab."""
+    places = list(zip(block.part.tolist(), block.row.tolist(), strict=True))
+    fields: dict[str, Array] = {}
+    for name, column in block.parts[0].fields.items():
+        assert isinstance(column, np.ndarray)
+        columns = [part.fields[name] for part in block.parts]
+        rows = np.concatenate([columns[part][row] for part, row in places])
+        fields[name] = rows.reshape(len(places), *column.shape[1:])
+    # Every row's number when the rows of all parts are laid end to end.
+    first = np.zeros(len(block.parts), np.int64)
+    np.cumsum([len(part) for part in block.parts[:-1]], out=first[1:])
+    numbers = first[block.part] + block.row
+    used = np.concatenate([part.used for part in block.parts if part.used is not None])[numbers]
+    return Slab(fields, joined([part.starts for part in block.parts]).take(numbers), used, block.counts)
+
+
+def gather(block: Block | Rows) -> tuple[dict[str, Column], Ragged | None, IntArray]:
     """Copies a block's elements out of its parts: fields, segment starts, used lengths.
 
     Raises:
         DataError: packed rows that do not all have the same fields.
     """
-    if block.collected:
-        return _slices(block)
+    if isinstance(block, Rows):
+        return block.gather()
     places = list(zip(block.part.tolist(), block.row.tolist(), strict=True))
     if block.parts[0].starts is None:
         return _documents(block, places), None, block.used()
@@ -110,17 +185,6 @@ def gather(block: Block) -> tuple[dict[str, Column], Ragged | None, IntArray]:
     offsets = np.zeros(len(places) + 1, np.int64)
     np.cumsum([len(segment) for segment in segments], out=offsets[1:])
     return fields, Ragged(np.concatenate(segments), offsets), block.used()
-
-
-def _slices(block: Block) -> tuple[dict[str, Column], Ragged, IntArray]:
-    part, first = block.parts[0], int(block.row[0])
-    last = first + len(block)
-    assert part.starts is not None
-    assert part.used is not None
-    offsets = part.starts.offsets[first : last + 1]
-    starts = Ragged(part.starts.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-    fields: dict[str, Column] = {name: column[first:last] for name, column in part.fields.items()}  # type: ignore[index]
-    return fields, starts, part.used[first:last]
 
 
 def _documents(block: Block, places: list[tuple[int, int]]) -> dict[str, Column]:

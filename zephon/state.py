@@ -12,7 +12,6 @@ No token, no buffer and no history: what the accumulators held is made again by 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,8 +43,7 @@ class Bad(NamedTuple):
     row: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(NamedTuple):
     """Where a lane is.
 
     Beside the five numbers of the module's text, and only where they are in use:
@@ -164,8 +162,7 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class RankState:
+class RankState(NamedTuple):
     """A rank's state after one batch: cheap to carry along, encoded only when somebody asks.
 
     Args:
@@ -295,5 +292,5 @@ def with_skip(state: RankState, steps: range | tuple[int, int] | None, documents
         skips = cursor.skips
         if documents:
             skips = (*skips, Skip(cursor.position, cursor.delivered, tuple(sorted(documents))))
-        lanes[lane] = dataclasses.replace(cursor, skips=skips, jumps=tuple(sorted(cursor.jumps + jump)))
+        lanes[lane] = cursor._replace(skips=skips, jumps=tuple(sorted(cursor.jumps + jump)))
     return RankState(state.step, state.microbatch, lanes)

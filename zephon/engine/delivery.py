@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from zephon.batch import SampleBatch, gather, zero_weight
+from zephon.batch import Rows, SampleBatch, gather, zero_weight
 from zephon.engine.lane import Lane
 from zephon.io import Dataset
 from zephon.ops.block import Block
 from zephon.state import RankState
-from zephon.types import Address, Column, Dropped, LeftOut
+from zephon.types import Address, Column, Dropped, IntArray, LeftOut
 from zephon.world import Share, World
 
 
@@ -44,7 +45,7 @@ class Delivery:
 
     def batches(self, lanes: dict[int, Lane], state: RankState) -> Iterator[SampleBatch]:
         """From a state on, until a lane ends. All sequences of a step are ready before its first batch leaves."""
-        plan = self.world.microbatches(self.rank, self.microbatch_size)
+        plan, per_lane = self.world.microbatches(self.rank, self.microbatch_size), self.world.per_lane
         shares = {share.lane: share for share in self.world.shares(self.rank)}
         step, skip = state.step, state.microbatch
         like: Mapping[str, Column] | None = None
@@ -52,7 +53,7 @@ class Delivery:
             lane.fill()
         while True:
             done = plan[:skip]
-            there = [skip > 0 or lane.pass_over(step, self.world.per_lane) for lane in lanes.values()]
+            there = [skip > 0 or lane.pass_over(step, per_lane) for lane in lanes.values()]
             if not all(there):
                 return
             if not self._step_ready(lanes, shares, done):
@@ -65,33 +66,35 @@ class Delivery:
                 left_out = self._left_out(lanes[number].report())
                 batch = self._batch(block, number, first, step, (index, len(plan)), after, left_out, like)
                 like = batch.fields
-                yield self._mapped(batch)
+                yield self._mapped(batch) if self.maps else batch
             step, skip = step + 1, 0
 
     def _step_ready(self, lanes: dict[int, Lane], shares: dict[int, Share], done: Sequence[tuple[int, int, int]]) -> bool:
         """Whether this rank can deliver the rest of the step."""
         q = self.world.per_lane
-        enough = []
+        enough = True
         for number, lane in lanes.items():
-            taken = max((last for n, _, last in done if n == number), default=0)
-            taken = q if taken == shares[number].last else taken
-            enough.append(lane.ensure(q - taken))
-        return all(enough) or (not self.drop_last and any(lane.ready for lane in lanes.values()))
+            taken = 0
+            if done:
+                taken = max((last for n, _, last in done if n == number), default=0)
+                taken = q if taken == shares[number].last else taken
+            enough = lane.ensure(q - taken) and enough
+        return enough or (not self.drop_last and any(lane.ready for lane in lanes.values()))
 
-    def _rows(self, lane: Lane, share: Share, first: int, last: int) -> Block | None:
+    def _rows(self, lane: Lane, share: Share, first: int, last: int) -> Rows | Block | None:
         """Takes the share's rows out of the lane, passing over what other ranks own of it."""
         if first == last:
             return None
         if first == share.first and first:
             lane.take(min(first, lane.ready))
         block = lane.take(min(last - first, lane.ready))
-        if last == share.last and last < self.world.per_lane:
-            lane.take(min(self.world.per_lane - last, lane.ready))
+        if last == share.last and (others := self.world.per_lane - last):
+            lane.take(min(others, lane.ready))
         return block
 
     def _batch(
         self,
-        block: Block | None,
+        block: Rows | Block | None,
         lane: int,
         first: int,
         step: int,
@@ -100,22 +103,21 @@ class Delivery:
         left_out: tuple[LeftOut, ...],
         like: Mapping[str, Column] | None,
     ) -> SampleBatch:
-        if block is None or len(block) == 0:
+        if not block:
             fields, starts, used = zero_weight(like, 1, self.length or 1)
             real, counts = 0, [0] * len(self.names)
         else:
             fields, maybe_starts, used = gather(block)
             real, counts = len(block), block.tokens()
             starts = maybe_starts  # type: ignore[assignment]
-        begin = lane * self.world.per_lane + first
-        return SampleBatch(
+        return SampleBatch.of(
             fields=fields,
             starts=starts,
             used=used,
             step=step,
             microbatch=microbatch,
             real_rows=real,
-            slots=np.arange(begin, begin + real),
+            slots=_numbered(lane * self.world.per_lane + first, real),
             tokens=dict(zip(self.names, counts, strict=True)),
             state=after,
             emit_positions=self.emit_positions,
@@ -148,3 +150,11 @@ class Delivery:
                 addresses = (*addresses, *(self.sources[d].address(s, r) for d, s, r in named if d >= 0))[:8]
             found[some.reason] = (count + len(some.row), addresses)
         return tuple(LeftOut(reason, count, addresses) for reason, (count, addresses) in found.items())
+
+
+@functools.lru_cache(maxsize=1024)
+def _numbered(first: int, count: int) -> IntArray:
+    """The same numbers come again at each step, so that nobody may change them."""
+    numbers = np.arange(first, first + count)
+    numbers.flags.writeable = False
+    return numbers

@@ -11,19 +11,19 @@ sentinel before it and its number since then. That tag *is* the cursor: nothing 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import operator
 import time
-from typing import NamedTuple
 
 import numpy as np
 
+from zephon.batch import Rows
 from zephon.engine.meters import Meters, Work
+from zephon.engine.outputs import Output, Outputs
 from zephon.engine.program import Program
 from zephon.engine.tails import Tails
 from zephon.engine.workers import Pending, Runner
 from zephon.errors import DataError
-from zephon.ops.block import Block, collect, concatenate, of_documents
+from zephon.ops.block import Block, of_documents
 from zephon.ops.op import Accumulator, Carrying, Counting
 from zephon.ops.quarantine import break_budget
 from zephon.state import Bad, Cursor, Skip
@@ -32,17 +32,7 @@ from zephon.types import Columns, Dropped
 _NONE = np.empty(0, np.int64)
 GROUP = 4  # chunks that a worker takes at once
 _TAKEN = Work(None, 0, {})
-_SLAB = 1 << 22  # bytes of rows copied together for delivery
 _DROUGHT = 64
-
-
-class _Output(NamedTuple):
-    """Outputs of one push, with what their cursors need."""
-
-    block: Block
-    base: Cursor
-    first: int
-    dropped: list[Dropped]
 
 
 class Lane:
@@ -72,18 +62,14 @@ class Lane:
         self._pending: collections.deque[tuple[Pending[list[Work | Exception]] | None, int]] = collections.deque()
         self._submitted = self._position = cursor.position - cursor.tail_chunks
         self._tails = Tails(self._position, len(self._carrier.carried) if self._carrier_index is not None else 0)
-        self._outputs: collections.deque[_Output] = collections.deque()
-        self._used = 0  # sequences already taken of the first output
-        self._ready = 0
+        self._outputs = Outputs()
         self._ended = False
         self._tokens = cursor.tokens or (0,) * len(program.datasets)
         self._jumps = cursor.jumps
         self._known: dict[int, list[Bad]] = {}
         for bad in cursor.bad:
             self._known.setdefault(bad.position, []).append(bad)
-        self._base = dataclasses.replace(
-            cursor, delivered=0, tokens=(), jumps=(), bad=(), quarantined=cursor.quarantined - len(cursor.bad)
-        )
+        self._base = cursor._replace(delivered=0, tokens=(), jumps=(), bad=(), quarantined=cursor.quarantined - len(cursor.bad))
         self._made = 0
         self._to_drop = cursor.delivered
         self._dry = 0  # chunks in a row without a document
@@ -110,71 +96,26 @@ class Lane:
         """Makes at least ``count`` sequences ready; False when the lane ends before that."""
         if not self._primed:
             self._prime()
-        while self._ready < count and not self._ended:
+        while self._outputs.ready < count and not self._ended:
             self._advance()
-        return self._ready >= count
+        return self._outputs.ready >= count
 
     @property
     def ready(self) -> int:
-        return self._ready
+        return self._outputs.ready
 
-    def take(self, count: int, *, counted: bool = True) -> Block:
+    def take(self, count: int, *, counted: bool = True) -> Rows | Block:
         """The next ``count`` sequences, which must be ready. Moves the cursor behind them."""
-        assert self._ready >= count
+        assert self._outputs.ready >= count
         if count == 0:
             return Block([], _NONE, _NONE, _NONE.reshape(0, len(self._tokens)))
-        taken: list[Block] = []
-        missing = count
-        while missing:
-            if not self._outputs[0].block.collected:
-                self._collect(count)
-            output, used = self._outputs[0], self._used
-            block, whole = output.block, len(output.block)
-            if used == 0 and output.dropped:
-                self._reported += output.dropped
-            n = min(missing, whole - used)
-            if n < whole:
-                block = block.part_of(used, used + n)
-            taken.append(block)
-            missing, self._used = missing - n, used + n
-            if self._used == whole:
-                self._outputs.popleft()
-                self._used = 0
-        made, base, block = output.first + used + n, output.base, concatenate(taken)
+        rows, base, made, dropped = self._outputs.take(count)
+        if dropped:
+            self._reported += dropped
         if counted:
-            self._tokens = tuple(map(operator.add, self._tokens, block.tokens()))
-        self.cursor = Cursor(
-            base.position,
-            base.tail_chunks,
-            base.tail_tokens,
-            made,
-            self._tokens,
-            base.tails,
-            base.quarantined,
-            base.bad,
-            self._jumps,
-            base.skips,
-        )
-        self._ready -= count
-        return block
-
-    def _collect(self, count: int) -> None:
-        """Copies the next packed rows together, some batches at a time; the rows behind them stay where they are."""
-        output = self._outputs[0]
-        part = output.block.parts[0]
-        if part.used is None or self._used:
-            return
-        alike = all(p.fields.keys() == part.fields.keys() for p in output.block.parts)
-        size = sum(getattr(column, "nbytes", 0) for column in part.fields.values()) // max(len(part), 1)
-        n = max(1, _SLAB // max(size * count, 1)) * count
-        if not alike:
-            return  # an error that names the field comes when they are put into one batch
-        if n < len(output.block):
-            rest = output.block.part_of(n, len(output.block))
-            self._outputs[0] = output._replace(block=rest, first=output.first + n, dropped=[])
-            output = output._replace(block=output.block.part_of(0, n))
-            self._outputs.appendleft(output)
-        self._outputs[0] = output._replace(block=collect(output.block))
+            self._tokens = tuple(map(operator.add, self._tokens, rows.tokens()))
+        self.cursor = base._replace(delivered=made, tokens=self._tokens, jumps=self._jumps)
+        return rows
 
     def report(self) -> list[Dropped]:
         """Documents left out between the sequences taken since the last call."""
@@ -283,14 +224,14 @@ class Lane:
                 remedy="make the function that failed deterministic, or go back to the checkpoint before",
             )
         base = self._base
-        self._base = dataclasses.replace(base, bad=(*base.bad, *found), quarantined=base.quarantined + len(found))
+        self._base = base._replace(bad=(*base.bad, *found), quarantined=base.quarantined + len(found))
         if self._base.quarantined > self._program.guard.budget:
             break_budget(self._program.guard.budget)
 
     def _skip(self, columns: Columns) -> Columns:
         rules = tuple(self._settle(rule) for rule in self._base.skips)
         if rules != self._base.skips:
-            self._base = dataclasses.replace(self._base, skips=rules)
+            self._base = self._base._replace(skips=rules)
         keep = np.ones(len(columns), bool)
         for rule in rules:
             if rule.after == 0 and rule.position <= self._position:
@@ -331,8 +272,7 @@ class Lane:
             drop = min(len(block), self._to_drop - first)
             block, first, dropped = block.part_of(drop, len(block)), first + drop, []
         if len(block):
-            self._outputs.append(_Output(block, self._base, first, dropped))
-            self._ready += len(block)
+            self._outputs.add(Output(block, self._base, first, dropped))
 
     def _begin_block(self) -> None:
         self._watch_for_harvest()
@@ -342,8 +282,7 @@ class Lane:
             carried = tuple(self._carrier.carried)
             tails = self._tails.chunks(self._position, self._carrier.inflow, carried)
         back = max(tails, default=0)
-        base = dataclasses.replace(
-            self._base,
+        base = self._base._replace(
             position=self._position,
             tail_chunks=back,
             tail_tokens=sum(carried),
@@ -351,7 +290,7 @@ class Lane:
             bad=tuple(bad for bad in self._base.bad if bad.position >= self._position - back),
         )
         if base.bad:
-            base = dataclasses.replace(base, bad=tuple(bad for bad in base.bad if self._replayed(bad.position, base)))
+            base = base._replace(bad=tuple(bad for bad in base.bad if self._replayed(bad.position, base)))
         self._base = base
         self._made = self._to_drop = 0
         for accumulator in self._chain:

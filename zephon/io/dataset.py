@@ -61,8 +61,8 @@ class Dataset:
         fs, root, files = list_files(path)
         chosen = format_named(fmt or detect([file for file, _ in files], path))
         if fmt is None:
-            files = [(file, size) for file, size in files if belongs(file, chosen.name)]
-        files = [(file, size) for file, size in files if size > 0]
+            files = [pair for pair in files if belongs(pair[0], chosen.name)]
+        files = [pair for pair in files if pair[1] > 0]
         if not files:
             raise ConfigError(
                 f"dataset {name!r}: {path!r} holds no {chosen.name} shard with any content",

@@ -51,7 +51,7 @@ SUFFIXES = {
 }
 
 
-_BY_LENGTH = sorted(SUFFIXES.items(), key=lambda pair: -len(pair[0]))
+_COMPRESSED = ("gz", "zst")
 
 
 def detect(names: list[str], where: str) -> str:
@@ -63,8 +63,8 @@ def detect(names: list[str], where: str) -> str:
     found: dict[str, str] = {}
     for name in names:
         fmt = format_of(name)
-        if fmt is not None:
-            found.setdefault(fmt, name)
+        if fmt is not None and fmt not in found:
+            found[fmt] = name
     if not found:
         raise ConfigError(
             f"{where!r}: no file has a known suffix ({', '.join(SUFFIXES)})",
@@ -83,9 +83,12 @@ def detect(names: list[str], where: str) -> str:
 
 def format_of(name: str) -> str | None:
     """The format that a file's suffix stands for; None for an unknown one."""
-    for suffix, fmt in _BY_LENGTH:
-        if name.endswith(suffix):
-            return fmt
+    stem, _, suffix = name.rpartition(".")
+    if suffix in _COMPRESSED:
+        suffix = f"{stem.rpartition('.')[2]}.{suffix}"
+    found = SUFFIXES.get(f".{suffix}")
+    if found is not None:
+        return found
     lower = name.lower()
     return None if lower == name else format_of(lower)
 

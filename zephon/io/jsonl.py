@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _TAIL = 1 << 14
 _held = Held()
 _BOM = b"\xef\xbb\xbf"
+_LINE_FEED = 0x0A
 
 
 class Jsonl:
@@ -122,28 +124,43 @@ def _unzstd(raw: bytes) -> bytes:
 def _parse(dataset: Dataset, shard: int, offset: int, data: bytes | bytearray, first: int, last: int) -> Documents:
     if offset == 0 and data.startswith(_BOM, first, last):
         first, offset = first + len(_BOM), len(_BOM)
+    ends, end = [], data.find(b"\n", first, last)
+    while end >= 0:
+        ends.append(end)
+        end = data.find(b"\n", end + 1, last)
+    if first < last and data[last - 1] != _LINE_FEED:
+        ends.append(last)
+    begins = [first, *(end + 1 for end in ends[:-1])]
+    view, shift = memoryview(data), offset - first
+    try:
+        records = [orjson.loads(view[begin:end]) for begin, end in zip(begins, ends, strict=False)]
+    except orjson.JSONDecodeError:
+        records = [None]
+    if all(type(record) is dict for record in records):
+        return Documents([begin + shift for begin in begins[: len(ends)]], records, {})
+    lines = [bytes(view[begin:end]) for begin, end in zip(begins, ends, strict=False)]
+    return _one_by_one(dataset, shard, offset, lines)
+
+
+def _one_by_one(dataset: Dataset, shard: int, offset: int, lines: Sequence[bytes]) -> Documents:
+    """Where something is not in order, down to a blank line: what is good, and an error for each document that is not."""
     rows: list[int] = []
     records: list[dict[str, Any]] = []
     bad: list[DataError] = []
-    loads, view, end, shift = orjson.loads, memoryview(data), first - 1, offset - first
-    while end + 1 < last:
-        begin = end + 1
-        end = data.find(b"\n", begin, last)
-        end = last if end < 0 else end
-        if begin == end:
-            continue
+    for line in lines:
+        begin, offset = offset, offset + len(line) + 1
         try:
-            record = loads(view[begin:end])
+            record = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            if data[begin:end].strip():
-                bad.append(_bad_line(dataset, shard, shift + begin, f"is not one JSON object: {error}"))
+            if line.strip():
+                bad.append(_bad_line(dataset, shard, begin, f"is not one JSON object: {error}"))
             continue
         if type(record) is dict:
             records.append(record)
-            rows.append(shift + begin)
+            rows.append(begin)
         else:
             why = f"holds a JSON {type(record).__name__} where an object is needed"
-            bad.append(_bad_line(dataset, shard, shift + begin, why))
+            bad.append(_bad_line(dataset, shard, begin, why))
     return Documents(rows, records, {}, tuple(bad))
 
 

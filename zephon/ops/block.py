@@ -51,7 +51,6 @@ class Block:
         parts: where the values are.
         part, row: int64[n]: each element's part and its row there.
         counts: int64[n, datasets]: each element's tokens by dataset.
-        collected: the elements are consecutive rows of one part, see `collect`.
         entire: the elements are known to be all rows of one part, in order.
     """
 
@@ -59,7 +58,6 @@ class Block:
     part: IntArray
     row: IntArray
     counts: IntArray
-    collected: bool = False
     entire: bool = False
 
     def __len__(self) -> int:
@@ -70,7 +68,7 @@ class Block:
 
     def part_of(self, first: int, last: int) -> Block:
         """Consecutive elements, without copying anything."""
-        return Block(self.parts, self.part[first:last], self.row[first:last], self.counts[first:last], self.collected)
+        return Block(self.parts, self.part[first:last], self.row[first:last], self.counts[first:last])
 
     def compact(self) -> Block:
         """Without the parts that no element refers to any more, so that their values can be freed."""
@@ -120,30 +118,6 @@ class Block:
 
 def _is_range(row: IntArray) -> bool:
     return len(row) == 0 or bool(row[0] == 0 and row[-1] == len(row) - 1 and (row[1:] > row[:-1]).all())
-
-
-def collect(block: Block) -> Block:
-    """Packed rows copied together into one part, in order: a few large copies, of which batches are slices.
-
-    The part is for delivery: it no longer says which datasets its segments are from.
-    """
-    n, places = len(block), list(zip(block.part.tolist(), block.row.tolist(), strict=True))
-    fields: dict[str, Column] = {}
-    for name, column in block.parts[places[0][0]].fields.items():
-        assert isinstance(column, np.ndarray)
-        out = np.empty((n, *column.shape[1:]), column.dtype)
-        columns = [part.fields[name] for part in block.parts]
-        for i, (part, row) in enumerate(places):
-            out[i] = columns[part][row]
-        fields[name] = out
-    # Every row's number when the rows of all parts are laid end to end.
-    first = np.zeros(len(block.parts), np.int64)
-    np.cumsum([len(part) for part in block.parts[:-1]], out=first[1:])
-    rows = first[block.part] + block.row
-    starts = joined([part.starts for part in block.parts]).take(rows)
-    filled = np.concatenate([part.used for part in block.parts])[rows]  # type: ignore[arg-type]
-    whole = Part(fields, np.empty(0, np.int64), starts, filled)
-    return Block([whole], np.zeros(n, np.int64), np.arange(n), block.counts, True)
 
 
 def joined(columns: Sequence[Ragged | None]) -> Ragged:

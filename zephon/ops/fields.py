@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def column_of(columns: Columns, field: str) -> tuple[list[Any], Array | None]:
         return [None] * len(columns), (np.zeros(len(columns), bool) if len(columns) else None)
     if "." not in field:
         try:
-            return [record[field] for record in columns.records], None
+            return list(map(operator.itemgetter(field), columns.records)), None
         except KeyError:
             pass
     values, present = [], np.ones(len(columns), bool)

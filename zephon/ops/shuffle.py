@@ -62,7 +62,7 @@ class Streaming:
 
     def start(self, position: int) -> None:
         self._block_key = derive(self._key, position)
-        self._draws = np.random.Philox(key=self._block_key)
+        self._draws: np.random.Philox | None = None  # made when the buffer first overflows: it is not cheap
 
     def push(self, block: Block) -> Block | None:
         self._held.append(block)
@@ -73,6 +73,8 @@ class Streaming:
         pool = concatenate(self._held)
         buffer = list(range(self._size))
         chosen = []
+        if self._draws is None:
+            self._draws = np.random.Philox(key=self._block_key)
         draws = below(self._draws.random_raw(overflow), self._size).tolist()
         for new, draw in zip(range(self._size, self._count), draws, strict=True):
             chosen.append(buffer[draw])

@@ -216,7 +216,7 @@ class StaticMixturePlan:
         return [count / sum(counts) for count in counts]
 
     def chunk(self, lane: int, position: int) -> Chunk | None:
-        g = position * self.lanes + int(self._deal(position)[lane])
+        g = position * self.lanes + (int(self._deal(position)[lane]) if self.lanes > 1 else 0)
         segment = next((s for s in self._segments if s.stop is None or g < s.stop), None)
         if segment is None:
             return None

