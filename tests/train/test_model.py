@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import warnings
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import flex_attention
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from zephon.errors import ConfigError
 from zephon.spec import ModelSpec
@@ -87,11 +90,49 @@ def test_sizes_that_do_not_fit_together_are_refused(sizes):
         Decoder(ModelSpec(**{"dim": 32, "layers": 1, "heads": 4, **sizes}), 50)
 
 
+POSITIONS = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 4, 5, 0, 1, 0], [*range(16)], [*range(5, 16), *range(5)]])
+
+
+def some_heads() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return torch.randn(3, 4, 16, 8), torch.randn(3, 2, 16, 8), torch.randn(3, 2, 16, 8)
+
+
 def test_flex_attention_sees_what_the_dense_mask_shows(monkeypatch):
     monkeypatch.setattr(attention, "_compiled_flex", lambda: flex_attention)
-    q, k, v = torch.randn(2, 4, 16, 8), torch.randn(2, 2, 16, 8), torch.randn(2, 2, 16, 8)
-    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 4, 5, 0, 1, 0], [*range(16)]])
+    monkeypatch.setattr(attention, "_compiled_mask", lambda: create_block_mask)
+    q, k, v = some_heads()
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it says that it is slow without compilation
-        found = attention.attention(positions, kind="flex")(q, k, v)
-    torch.testing.assert_close(found, attention.attention(positions, kind="dense")(q, k, v))
+        found = attention.attention(POSITIONS, kind="flex")(q, k, v)
+    torch.testing.assert_close(found, attention.attention(POSITIONS, kind="dense")(q, k, v))
+
+
+def one_document_at_a_time(q, k, v, begins, begins_k, longest, longest_k, *, window_size, enable_gqa):
+    """What the variable-length kernel, which a CPU does not have, computes: tokens [T, heads, D], edges [documents + 1]."""
+    assert (window_size, enable_gqa, longest) == ((-1, 0), True, longest_k)
+    assert torch.equal(begins, begins_k)
+    assert begins.dtype == torch.int32
+    assert int(begins.diff().max()) <= longest
+    parts = []
+    for begin, end in itertools.pairwise(begins.tolist()):
+        one = (x[begin:end].transpose(0, 1)[None] for x in (q, k, v))
+        parts.append(scaled_dot_product_attention(*one, is_causal=True, enable_gqa=True)[0].transpose(0, 1))
+    return torch.cat(parts)
+
+
+def test_what_the_variable_length_kernel_is_given_is_what_the_dense_mask_shows(monkeypatch):
+    monkeypatch.setattr(attention, "_varlen_kernel", lambda: one_document_at_a_time)
+    q, k, v = some_heads()
+    found = attention.attention(POSITIONS, kind="varlen")(q, k, v)
+    torch.testing.assert_close(found, attention.attention(POSITIONS, kind="dense")(q, k, v))
+
+
+def test_this_pytorch_has_the_variable_length_kernel_and_takes_what_it_is_given():
+    """As far as a machine without CUDA can tell: shapes, through the kernel's own description of its result."""
+    assert attention.has_varlen()
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
+        q, k, v = (torch.empty(2, heads, 16, 8, dtype=torch.bfloat16) for heads in (4, 2, 2))
+        edges = torch.empty(5, dtype=torch.int32)
+        flat = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
+        found = attention._varlen_kernel()(*flat, edges, edges, 16, 16, window_size=(-1, 0), enable_gqa=True)
+    assert (found.shape, found.dtype, found.device.type) == ((32, 4, 8), torch.bfloat16, "cuda")

@@ -1,4 +1,4 @@
-"""Causal attention within documents: two ways to compute one thing.
+"""Causal attention within documents: three ways to compute one thing.
 
 A packed row holds several documents; ``positions`` restart at 0 with each, and that alone says where one begins::
 
@@ -6,11 +6,14 @@ A packed row holds several documents; ``positions`` restart at 0 with each, and 
     segments   1 1 1 1 2 2 3 3 3      a token sees earlier tokens of its own segment only
 
 ``dense`` gives scaled dot-product attention a boolean mask [B, 1, T, T]: the reference, everywhere. ``flex`` gives
-FlexAttention a block mask, which skips blocks without a visible pair: CUDA only. Both agree within rounding.
+FlexAttention a block mask, which skips blocks without a visible pair: CUDA only. ``varlen`` gives PyTorch's variable-length
+kernel the documents end to end with their boundaries, so that nothing masked is computed at all: CUDA in half precision,
+and only when asked for by name, until `make check-gpu` has shown it on the devices at hand. All agree within rounding.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -39,7 +42,7 @@ def attention(positions: Tensor | None, *, kind: str = "auto") -> Attend:
 
     Args:
         positions: int64 [B, T], 0 at each document's first token; ``None`` for one document a row.
-        kind: ``"dense"``, ``"flex"``, or ``"auto"`` (flex on CUDA, dense elsewhere).
+        kind: ``"dense"``, ``"flex"``, ``"varlen"``, or ``"auto"`` (flex on CUDA, dense elsewhere).
 
     Returns:
         A function of q [B, H, T, D] and k, v [B, KV, T, D] (H a multiple of KV) giving [B, H, T, D].
@@ -48,21 +51,62 @@ def attention(positions: Tensor | None, *, kind: str = "auto") -> Attend:
         return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     if kind == "flex" or (kind == "auto" and positions.is_cuda):
         return _flex(positions)
+    if kind == "varlen":
+        return _varlen(positions)
     mask = dense_mask(positions)
     return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
 
 
-def _flex(positions: Tensor) -> Attend:
-    from torch.nn.attention.flex_attention import create_block_mask
+def has_varlen() -> bool:
+    """Whether this PyTorch has the variable-length kernel at all."""
+    return importlib.util.find_spec("torch.nn.attention.varlen") is not None
 
+
+def boundaries(positions: Tensor) -> Tensor:
+    """Where documents begin when all rows are laid end to end, and the end of the last: int32 [documents + 1]."""
+    begins = positions == 0
+    begins[:, 0] = True  # a row's first token sees nothing of the row before
+    end = torch.tensor([positions.numel()], device=positions.device)
+    return torch.cat((begins.flatten().nonzero().flatten(), end)).int()
+
+
+def _varlen(positions: Tensor) -> Attend:
+    rows, length = positions.shape
+    edges = boundaries(positions)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # each [B T, heads, D]
+        # No document is longer than its row; the longest itself would have to be asked of the device.
+        seen = _varlen_kernel()(q, k, v, edges, edges, length, length, window_size=(-1, 0), enable_gqa=True)
+        assert isinstance(seen, Tensor)
+        return seen.view(rows, length, *seen.shape[1:]).transpose(1, 2)
+
+    return attend
+
+
+def _varlen_kernel() -> Callable[..., Any]:
+    from torch.nn.attention.varlen import varlen_attn
+
+    return varlen_attn
+
+
+def _flex(positions: Tensor) -> Attend:
     segment = segments(positions)
 
     def visible(b: Tensor, _h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return (q >= k) & (segment[b, q] == segment[b, k])
 
     rows, length = positions.shape
-    mask = create_block_mask(visible, rows, None, length, length, device=str(positions.device))
+    mask = _compiled_mask()(visible, rows, None, length, length, device=str(positions.device))
     return lambda q, k, v: _compiled_flex()(q, k, v, block_mask=mask, enable_gqa=True)
+
+
+@cache
+def _compiled_mask() -> Callable[..., Any]:
+    """Uncompiled it writes out all pairs of tokens first. Rows of one shape are compiled once, whatever their documents."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    return torch.compile(create_block_mask, dynamic=False)
 
 
 @cache

@@ -1,6 +1,6 @@
 """``make check-gpu``: whether this machine's CUDA device trains as the CPU does, and how fast. One table, under four minutes.
 
-    precision    loss and gradients of a small model, float32 and bfloat16, dense and flex attention, compiled or not,
+    precision    loss and gradients of a small model, float32 and bfloat16, each kind of attention, compiled or not,
                  against the CPU's in float32
     canonical    the same step twice has the same bits; canonical against default reduction
     speed        a 100 M-parameter model on raw text through the loader: tokens/s, MFU, memory, waiting for data
@@ -24,6 +24,7 @@ from torch import Tensor
 from zephon.rundir import RunDir
 from zephon.spec import ModelSpec, RunSpec
 from zephon.train import distributed, optim, reduction, usage
+from zephon.train.attention import has_varlen
 from zephon.train.data import Rows
 from zephon.train.feed import job_for
 from zephon.train.model import Decoder, initialise
@@ -82,9 +83,9 @@ def precision(device: torch.device) -> Iterator[Line]:
     torch.backends.cuda.matmul.allow_tf32 = False
     rows = some_rows()
     reference = gradient(torch.device("cpu"), rows)
-    kinds = ["dense", "flex"] if device.type == "cuda" else ["dense"]
+    kinds = ["dense", "flex", *(["varlen"] if has_varlen() else [])] if device.type == "cuda" else ["dense"]
     for attend in kinds:
-        for low in (False, True):
+        for low in (False, True) if attend != "varlen" else (True,):  # its kernel takes half precision only
             for compiled in (False, True) if device.type == "cuda" else (False,):  # minutes of C++ on a CPU
                 allowed = 3e-2 if low else 1e-4
                 name = f"{'bfloat16' if low else 'float32'}, {attend}{', compiled' if compiled else ''}"

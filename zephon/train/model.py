@@ -34,7 +34,7 @@ class Decoder(nn.Module):
         spec: sizes; ``kv_heads`` defaults to ``heads``, ``hidden_dim`` to 8/3 dim rounded up to a multiple of 32.
         vocab_size: rows of the embedding.
         recompute: recompute each layer in backward instead of keeping its activations.
-        attend: ``"dense"``, ``"flex"`` or ``"auto"``, see attention.py.
+        attend: ``"dense"``, ``"flex"``, ``"varlen"`` or ``"auto"``, see attention.py.
     """
 
     def __init__(self, spec: ModelSpec, vocab_size: int, *, recompute: bool = False, attend: str = "auto") -> None:
