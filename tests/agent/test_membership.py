@@ -260,3 +260,19 @@ def test_reports_of_an_older_generation_change_nothing() -> None:
     clock.members.exited("n-0", clock.now, generation=0, exits={0: 1}, error=crash())
     assert clock.members.decide(clock.now) == []
     assert clock.members.nodes["n-0"].state == "working"
+
+
+def test_a_survivor_that_stops_20_s_after_the_others_meets_them_in_one_generation() -> None:
+    """One of four is killed, and another needs long to end its workers: nobody starts without it, nobody gives up."""
+    clock = Clock(target=4, allowed=lambda n: True)
+    clock.ready("n-0", "n-1", "n-2", "n-3")
+    clock.members.gone("n-3", clock.now)
+    clock.members.decide(clock.now)
+    clock.exited("n-0", "n-1", status=-9)
+    for _ in range(20):
+        assert clock.pass_(1) == []
+    clock.exited("n-2", status=-9)
+    assert clock.ready("n-0", "n-1", "n-2") == []
+    (assign,) = clock.pass_(1.1)
+    assert assign == Assign(2, ("n-0", "n-1", "n-2"), "n-0:1")
+    assert (clock.members.counters.failures, clock.members.counters.lost) == (0, 1)

@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 
+from zephon.errors import ConfigError
 from zephon.launch.schedulers.k8s.client import Cluster
 from zephon.launch.schedulers.k8s.errors import ClusterError, Conflict, Forbidden
+from zephon.launch.schedulers.k8s.logs import node_log
+from zephon.launch.schedulers.k8s.options import options_from
+from zephon.launch.schedulers.k8s.queue import check_queue
 from zephon.launch.schedulers.kubernetes import KubernetesScheduler
 
-Answer = tuple[int, dict[str, Any]] | None  # None: the connection is cut
+Answer = tuple[int, dict[str, Any] | str] | None  # None: the connection is cut
 
 
 @contextmanager
@@ -33,7 +37,7 @@ def server(answer: Callable[[str, str, str], Answer]) -> Iterator[str]:
                 self.close_connection = True
                 self.connection.shutdown(2)
                 return
-            body = json.dumps(found[1]).encode()
+            body = found[1].encode() if isinstance(found[1], str) else json.dumps(found[1]).encode()
             self.send_response(found[0])
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -169,4 +173,54 @@ def test_a_create_whose_answer_was_lost_is_found_again_and_a_strangers_job_is_no
         stored["j"]["metadata"] = {"name": "j", "annotations": {"zephon/submission": "a stranger's"}}
         with pytest.raises(Conflict, match="Job n/j already exists\n"):
             scheduler._created(cluster, document)
+        cluster.close()
+
+
+JOB = {"metadata": {"name": "j", "namespace": "n", "labels": {"zephon/run": "r", "zephon/attempt": "1"}}, "spec": {}}
+
+
+def logged(state: dict[str, Any], restarts: int = 0) -> dict[str, Any]:
+    status = {"name": "main", "state": state, "restartCount": restarts}
+    metadata = {"name": "p", "namespace": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": metadata, "status": {"phase": "Running", "containerStatuses": [status]}}
+
+
+def test_following_the_log_of_a_container_that_is_still_being_created_waits_for_it(tmp_path: Path) -> None:
+    asked = []
+
+    def answer(method: str, path: str, given: str) -> Answer:
+        if path.startswith("/api/v1/namespaces/n/pods/p/log"):
+            return 200, "first words\nlast words\n"
+        if "/pods" in path:
+            asked.append(path)
+            creating = {"waiting": {"reason": "ContainerCreating"}}
+            return 200, {"items": [logged(creating if len(asked) < 4 else {"running": {}})]}
+        ended = {"conditions": [{"type": "Complete", "status": "True"}]} if len(asked) > 4 else {}
+        return 200, {**JOB, "status": ended}
+
+    with server(answer) as url:
+        cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"token": "t"}), retry_s=5)
+        lines = list(node_log(cluster, "n", "j", role="node", index=0, follow=True, since=None, poll_s=0.05))
+        cluster.close()
+    assert lines == ["first words\n", "last words\n"]
+
+
+def test_the_log_of_a_container_that_was_restarted_begins_with_what_it_said_before(tmp_path: Path) -> None:
+    def answer(method: str, path: str, given: str) -> Answer:
+        if path.startswith("/api/v1/namespaces/n/pods/p/log"):
+            return 200, "the crash\n" if "previous=true" in path else "again\n"
+        return 200, {"items": [logged({"running": {}}, restarts=1)]} if "/pods" in path else JOB
+
+    with server(answer) as url:
+        cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"token": "t"}), retry_s=5)
+        lines = list(node_log(cluster, "n", "j", role="coordinator", index=0, follow=False, since=None))
+        cluster.close()
+    assert lines == ["the crash\n", "again\n"]
+
+
+def test_a_queue_on_a_cluster_without_kueue_is_refused_and_says_what_is_missing(tmp_path: Path) -> None:
+    with server(lambda *_: (404, {"message": "the server could not find the requested resource"})) as url:
+        cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"token": "t"}), retry_s=5)
+        with pytest.raises(ConfigError, match=r"this cluster has no Kueue(.|\n)*leave queue out"):
+            check_queue(cluster, options_from({"queue": "team"}))
         cluster.close()
