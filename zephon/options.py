@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zephon.errors import ConfigError, nearest
+from zephon.io.cache import CacheOptions
 
 RUNNERS = ("threads", "process", "inline")
 
@@ -32,7 +33,7 @@ class Options:
     lanes_allow: str = "whole"
     mapping_strategy: str = "contiguous"
     run_id: str | None = None
-    auto_validation: str = "strict"
+    auto_validation: str = "off"
     on_error: str | Mapping[str, str] = "raise"
     quarantine_budget: int = 100
 
@@ -41,6 +42,7 @@ class Options:
         _choose("lanes_allow", self.lanes_allow, ("whole", "shared", "uneven"))
         _choose("mapping_strategy", self.mapping_strategy, ("contiguous",))
         _choose("auto_validation", self.auto_validation, ("strict", "warn", "off"))
+        CacheOptions.of(self.io_options)
         for choice in [self.on_error] if isinstance(self.on_error, str) else self.on_error.values():
             _choose("on_error", choice, ("raise", "quarantine"))
         for name, least in (
