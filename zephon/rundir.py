@@ -28,7 +28,8 @@ class RunDir:
     """Paths and atomic writes below one URL (any fsspec scheme). Constructing touches nothing."""
 
     def __init__(self, url: str) -> None:
-        self.fs, self.root = fsspec.core.url_to_fs(url)
+        # A listing that is kept would hide what other processes write.
+        self.fs, self.root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         self.url = url
         self.local = isinstance(self.fs, LocalFileSystem)
 
@@ -65,11 +66,16 @@ class RunDir:
             raise
 
     def create(self, *parts: str, data: Any) -> bool:
-        """Writes a small file only if it does not exist; False when it does. On a local disk no two callers both get True."""
+        """Writes a small file only if it does not exist; False when it does.
+
+        No two callers both get True on a local disk, nor on a store with conditional writes (S3 has them).
+        """
         if not self.local:
-            if self.exists(*parts):
+            text = json.dumps(data, sort_keys=True, indent=2, ensure_ascii=False)
+            try:
+                self.fs.pipe_file(self.path(*parts), text.encode(), mode="create")
+            except FileExistsError:
                 return False
-            self.write_json(*parts, data=data)
             return True
         path = self.path(*parts)
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -129,6 +129,8 @@ def _config(arguments: argparse.Namespace, spec: RunSpec) -> NodeConfig:
     node = arguments.node or f"node-0@{uuid.uuid4().hex[:8]}"
     name = node.split("@")[0]
     logs = rundir.path("attempts", RunDir.attempt_name(arguments.attempt), "logs", name) if rundir.local else None
+    if given := os.environ.get("ZEPHON_LOGS"):  # a supervisor on this machine keeps them
+        logs = os.path.join(given, name)
     return NodeConfig(
         run=arguments.run,
         attempt=arguments.attempt,

@@ -21,7 +21,7 @@ def read_state(rundir: RunDir, attempt: int) -> dict[str, Any] | None:
         from zephon.launch.schedulers import kubernetes_control
 
         return kubernetes_control.read_state(rundir, attempt)
-    return local.read_state(rundir, attempt) if rundir.local else None
+    return local.read_state(rundir, attempt)
 
 
 def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> None:

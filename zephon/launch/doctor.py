@@ -29,6 +29,7 @@ from zephon.launch.arguments import Arguments
 from zephon.launch.compose import compose
 from zephon.launch.plan import estimate
 from zephon.launch.schedulers import local
+from zephon.launch.schedulers.place import index_dir
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 
@@ -169,7 +170,7 @@ def _network() -> Iterator[Finding]:
 
 
 def _state() -> Iterator[Finding]:
-    directory = local.index_dir()
+    directory = index_dir()
     directory.mkdir(parents=True, exist_ok=True)
     probe = directory / f"probe-{uuid.uuid4().hex}"
     probe.write_text("x")

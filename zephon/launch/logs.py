@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import tempfile
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -19,6 +20,7 @@ from rich.console import Console
 from zephon.errors import ConfigError
 from zephon.launch import control
 from zephon.launch.arguments import Arguments
+from zephon.launch.schedulers.place import place
 from zephon.launch.status import LIVE, look
 from zephon.rundir import RunDir
 
@@ -40,7 +42,12 @@ def show(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     status = look(rundir)
     if status.error:
         console.print(f"first error: {status.error}", style="bold red", markup=False, highlight=False)
-    directory = Path(rundir.path("attempts", RunDir.attempt_name(status.attempt), "logs"))
+    directory = place(rundir, status.attempt) / "logs"
+    if not directory.exists() and not rundir.local:
+        with tempfile.TemporaryDirectory() as folder:
+            copied = _fetched(rundir, status.attempt, Path(folder))
+            _print(copied, {}, rank, level, console)
+        return 0
     if rank is not None and not rank.isdigit():
         raise ConfigError(
             f"--rank {rank} is no number", follows="nothing could be filtered", remedy="give a global rank, from 0"
@@ -48,12 +55,26 @@ def show(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     tails: dict[Path, Tail] = {}
     while True:
         live = arguments.has("--follow") and look(rundir).state in LIVE
-        for name, line in merged(directory, tails, rank=int(rank) if rank is not None else None):
-            if level_of(line) >= _LEVELS[level]:
-                console.print(f"{name} | {line}", markup=False, highlight=False)
+        _print(directory, tails, rank, level, console)
         if not live:
             return 0
         time.sleep(0.3)
+
+
+def _print(directory: Path, tails: dict[Path, Tail], rank: str | None, level: str, console: Console) -> None:
+    for name, line in merged(directory, tails, rank=int(rank) if rank is not None else None):
+        if level_of(line) >= _LEVELS[level]:
+            console.print(f"{name} | {line}", markup=False, highlight=False)
+
+
+def _fetched(rundir: RunDir, attempt: int, folder: Path) -> Path:
+    """The logs that an ended attempt on another machine has handed in."""
+    top = rundir.path("attempts", RunDir.attempt_name(attempt), "logs")
+    for path in sorted(rundir.fs.find(top)) if rundir.fs.exists(top) else []:
+        target = folder / str(path).removeprefix(top).lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(rundir.fs.cat_file(path))
+    return folder
 
 
 def show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:

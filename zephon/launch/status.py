@@ -12,7 +12,7 @@ from zephon.agent.coordinator import newest_checkpoint
 from zephon.agent.events import read_events
 from zephon.errors import ConfigError, nearest
 from zephon.launch.control import read_state
-from zephon.launch.schedulers.local import index_dir
+from zephon.launch.schedulers.place import state_home
 from zephon.rundir import RunDir
 
 LIVE = ("QUEUED", "STARTING", "RUNNING", "TRAINING", "DRAINING", "DEGRADED", "STALLED", "UNKNOWN")
@@ -233,7 +233,7 @@ def run_names(runs: str) -> list[str]:
 
 def records_dir() -> Path:
     """Where the launcher keeps its record of runs whose directory only the nodes can see."""
-    return index_dir().parent / "elsewhere"
+    return state_home() / "elsewhere"
 
 
 def absolute(url: str) -> str:

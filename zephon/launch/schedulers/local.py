@@ -1,7 +1,8 @@
 """The ``local`` TorchX scheduler: this machine, one detached supervisor per attempt.
 
 All state is on disk, so any process can list, describe, read logs and cancel: ``supervisor.json`` in the attempt's
-directory, and a small index of this user's attempts below ``$XDG_STATE_HOME/zephon/local`` that maps an app id to its run.
+directory (place.py), and a small index of this user's attempts below ``$XDG_STATE_HOME/zephon/local`` that maps an app id to
+its run.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from torchx.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, Role, R
 
 from zephon.errors import ConfigError, ZephonError, nearest
 from zephon.launch.appdef import ROLE
+from zephon.launch.lease import LEASE_S, alive, read_lease
+from zephon.launch.schedulers.place import index_dir, place
 from zephon.launch.schedulers.request import LocalRequest, gpus_of_node
 from zephon.rundir import RunDir
 
@@ -99,14 +102,7 @@ class LocalScheduler(Scheduler[LocalOpts]):  # type: ignore[misc]
             ConfigError: the supervisor refused, for example because another process holds the run.
         """
         request: LocalRequest = dryrun_info.request
-        rundir, where = RunDir(request.run), ("attempts", RunDir.attempt_name(request.attempt))
-        if not rundir.local:
-            raise ConfigError(
-                f"the run directory {request.run} is not on this machine's file system",
-                follows="the local supervisor could not keep its logs and state there",
-                remedy="give runs= a local directory, or use scheduler=kubernetes",
-            )
-        directory = Path(rundir.path(*where))
+        directory = place(RunDir(request.run), request.attempt)
         (directory / "logs").mkdir(parents=True, exist_ok=True)
         path = directory / "request.json"
         path.write_text(json.dumps(dataclasses.asdict(request), indent=2), encoding="utf-8")
@@ -184,8 +180,7 @@ class LocalScheduler(Scheduler[LocalOpts]):  # type: ignore[misc]
         entry = find_app(app_id)
         if entry is None:
             raise unknown_app(app_id)
-        rundir = RunDir(entry["run"])
-        directory = Path(rundir.path("attempts", RunDir.attempt_name(entry["attempt"])))
+        directory = place(RunDir(entry["run"]), entry["attempt"])
         return _lines(directory, k, re.compile(regex or ""), tail=should_tail)
 
 
@@ -195,21 +190,36 @@ def create_scheduler(session_name: str, **_: Any) -> LocalScheduler:
 
 
 def read_state(rundir: RunDir, attempt: int) -> dict[str, Any] | None:
-    """The supervisor's last words, corrected when it has died without any; None when there never was one."""
-    where = ("attempts", RunDir.attempt_name(attempt))
+    """The supervisor's last words, corrected when it has died without any; None when there never was one.
+
+    From another machine than the supervisor's, the copy in the run directory counts, and the lease says whether it lives.
+    """
+    directory = place(rundir, attempt)
+    own = RunDir(str(directory))
     try:
-        state: dict[str, Any] = rundir.read_json(*where, "supervisor.json")
+        state: dict[str, Any] = own.read_json("supervisor.json")
     except FileNotFoundError:
-        return None
-    directory = Path(rundir.path(*where))
+        return None if rundir.local else _from_elsewhere(rundir, attempt)
     if state["state"] in ("STARTING", "RUNNING", "DRAINING") and not running(directory):
-        state = rundir.read_json(*where, "supervisor.json")  # it may have ended properly between the two looks
+        state = own.read_json("supervisor.json")  # it may have ended properly between the two looks
         if state["state"] in ("STARTING", "RUNNING", "DRAINING"):
             end_leftovers(state["app_id"])
             why = "the supervisor was killed"
             if (free := shutil.disk_usage(directory).free) < _FULL_BYTES:
                 why = f"no space left on the run directory's disk ({free:,} bytes free), so the supervisor had no last word"
             state |= {"state": "FAILED", "status": 1, "message": f"{why}; nothing of it is left running"}
+    return state
+
+
+def _from_elsewhere(rundir: RunDir, attempt: int) -> dict[str, Any] | None:
+    try:
+        state: dict[str, Any] = rundir.read_json("attempts", RunDir.attempt_name(attempt), "supervisor.json")
+    except FileNotFoundError:
+        return None
+    lease = read_lease(rundir)
+    if state["state"] in ("STARTING", "RUNNING", "DRAINING") and (lease is None or not alive(lease)):
+        host = f" on {lease['host']}" if lease else ""
+        state |= {"state": "FAILED", "status": 1, "message": f"its supervisor{host} has not been heard of for {LEASE_S:.0f} s"}
     return state
 
 
@@ -238,7 +248,14 @@ def command(rundir: RunDir, attempt: int, message: Mapping[str, Any], *, timeout
             follows="there is nobody to obey",
             remedy="look at `status`; `resume` starts the run again",
         )
-    control = rundir.read_json("attempts", RunDir.attempt_name(attempt), "control.json")
+    directory = place(rundir, attempt)
+    if not (directory / "control.json").exists():
+        raise ConfigError(
+            f"attempt {attempt} of {rundir.url} takes no commands here: it runs on another machine, or has just been started",
+            follows="there is nobody to obey",
+            remedy="give the command on the machine that `status` names in its lease, or again in a moment",
+        )
+    control = RunDir(str(directory)).read_json("control.json")
     with socket.create_connection(("127.0.0.1", control["port"]), timeout=timeout) as link:
         link.sendall(json.dumps({**message, "token": control["token"]}).encode() + b"\n")
         reply = json.loads(link.makefile("rb").readline() or b"{}")
@@ -267,12 +284,6 @@ def end_leftovers(app_id: str) -> int:
     return count
 
 
-def index_dir() -> Path:
-    """Where this user's attempts on this machine are listed."""
-    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Path(home) / "zephon" / "local"
-
-
 def apps() -> list[dict[str, Any]]:
     """All attempts known on this machine, oldest first."""
     directory = index_dir()
@@ -289,7 +300,7 @@ def prune() -> None:
     for old in apps():
         rundir = RunDir(old["run"])
         newest = max(rundir.attempts(), default=0)
-        over = old["attempt"] < newest and not running(Path(rundir.path("attempts", RunDir.attempt_name(old["attempt"]))))
+        over = old["attempt"] < newest and not running(place(rundir, old["attempt"]))
         if newest == 0 or over:
             (index_dir() / f"{old['app_id']}.json").unlink(missing_ok=True)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from zephon.agent.coordinator import newest_checkpoint
 from zephon.agent.membership import Finish
 from zephon.agent.warm import Start, WarmServer
+from zephon.launch.schedulers.place import place
 from zephon.launch.stages import BUILT_IN, TRAIN, Stage, fingerprint, inputs_of, read_record
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
@@ -33,7 +34,7 @@ async def carry_out(
         env: added to the process's environment.
         stopping: whether the run was asked to stop; the stage then gets SIGTERM, and SIGKILL five seconds later.
     """
-    log = rundir.path("attempts", RunDir.attempt_name(attempt), "logs", "stages", f"{stage.name}.log")
+    log = str(place(rundir, attempt) / "logs" / "stages" / f"{stage.name}.log")
     argv = ["--run", rundir.url, "--attempt", str(attempt), "--stage", stage.name]
     ticket = server.start(Start(module="zephon.launch.stage_process", argv=argv, env=env, log=log, session=True))
     asked: float | None = None

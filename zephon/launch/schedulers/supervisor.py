@@ -32,6 +32,7 @@ from zephon.agent.warm import Start, WarmServer
 from zephon.errors import ConfigError, ZephonError
 from zephon.launch.lease import RENEW_S, Lease
 from zephon.launch.schedulers.endings import end_session, overwrite, write_private
+from zephon.launch.schedulers.place import hand_in_logs, place
 from zephon.launch.schedulers.request import LocalRequest, gpus_of_node
 from zephon.launch.schedulers.stage_runner import carry_out, record_training
 from zephon.launch.stages import TRAIN, Stage, stages_of
@@ -67,6 +68,7 @@ class Supervisor:
         self.request = request
         self.rundir = RunDir(request.run)
         self.where = ("attempts", RunDir.attempt_name(request.attempt))
+        self.place = place(self.rundir, request.attempt)
         self.spec = RunSpec.from_dict(self.rundir.read_json(*self.where, "spec.json"))
         self.events = EventLog(self.rundir, request.attempt, "supervisor")
         self.lease = Lease(self.rundir, holder=request.app_id, token=request.lease)
@@ -94,7 +96,7 @@ class Supervisor:
             ConfigError: another process holds the run.
         """
         self.lease.take()
-        log = self.rundir.path(*self.where, "logs", "warm.log")
+        log = str(self.place / "logs" / "warm.log")
         self._server = WarmServer.fork([*modules_for(self.request.worker), "zephon.agent.entry"], log=log)
         try:
             status = asyncio.run(self._serve())
@@ -116,9 +118,8 @@ class Supervisor:
             loop.add_signal_handler(sig, self.stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         control = await asyncio.start_server(self._control, "127.0.0.1", 0)
-        write_private(
-            self.rundir.path(*self.where, "control.json"), {"port": control.sockets[0].getsockname()[1], "token": self.token}
-        )
+        told = {"port": control.sockets[0].getsockname()[1], "token": self.token}
+        write_private(str(self.place / "control.json"), told)
         self.events.write("supervisor_started", pid=os.getpid(), nodes=self.target)
         self._write("STARTING", "importing")
         self._keeping = asyncio.ensure_future(self._keep())
@@ -127,6 +128,7 @@ class Supervisor:
         control.close()
         state = {0: "DONE", 143: "STOPPED"}.get(finish.status, "FAILED")
         self._server.close()
+        hand_in_logs(self.rundir, self.request.attempt)
         self.lease.release()  # before the last word: whoever reads it may start the run again at once
         self._write(state, finish.cause, finish.status)
         self.events.write("supervisor_ended", status=finish.status, cause=finish.cause)
@@ -281,7 +283,8 @@ class Supervisor:
         if self.request.gpus:
             mine = gpus_of_node(self.request.gpus, index, self.spec.elastic.procs_per_node)
             env["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
-        log = self.rundir.path(*self.where, "logs", name, "agent.log")
+        env |= {"ZEPHON_LOGS": str(self.place / "logs")}
+        log = str(self.place / "logs" / name / "agent.log")
         what = Start(module="zephon.agent", argv=self.request.args, env=env, log=log, session=True)
         ticket = self._server.start(what)
         self.nodes[index] = NodeProcess(index, incarnation, ticket, time.monotonic())
@@ -321,7 +324,7 @@ class Supervisor:
         quick = status >= 0 and time.monotonic() - node.started < _QUICK_S
         self._quick = self._quick + 1 if quick else 0
         if status == 65 or self._quick >= _MAX_QUICK:
-            log = self.rundir.path(*self.where, "logs", f"node-{node.index}", "agent.log")
+            log = self.place / "logs" / f"node-{node.index}" / "agent.log"
             cause = f"the agent of node-{node.index} ended with status {status}; see {log}"
             self.coordinator.membership.finished = Finish(status or 1, cause)
             return
@@ -391,7 +394,7 @@ class Supervisor:
         self.state = state or self.state
         self.message = message if message is not None else self.message
         self.status = status if status is not None else self.status
-        self._written = self._facts()
+        before, self._written = self._written, self._facts()
         data = {
             "app_id": self.request.app_id,
             "pid": os.getpid(),
@@ -399,9 +402,11 @@ class Supervisor:
             **self._written,
         }
         try:
-            self.rundir.write_json(*self.where, "supervisor.json", data=data)
+            RunDir(str(self.place)).write_json("supervisor.json", data=data)
         except OSError:
-            overwrite(self.rundir.path(*self.where, "supervisor.json"), data)
+            overwrite(str(self.place / "supervisor.json"), data)
+        if not self.rundir.local and before != self._written:
+            self.rundir.write_json(*self.where, "supervisor.json", data=data)
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:

@@ -1,0 +1,86 @@
+"""A local run whose directory is an object store: a real S3 server on this machine, real agents, the real trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zephon.errors import ConfigError
+from zephon.launch import session
+from zephon.launch.cli import main
+from zephon.launch.compose import compose
+from zephon.launch.lease import Lease
+from zephon.launch.schedulers import local
+from zephon.launch.schedulers.place import place
+from zephon.launch.status import LIVE, look, run_names
+from zephon.rundir import RunDir
+from zephon.train.metrics import series
+
+
+def test_of_two_takers_in_one_moment_only_one_creates_the_file(objects: str) -> None:
+    first, second = RunDir(f"{objects}/create"), RunDir(f"{objects}/create")
+    assert first.create("lease.json", data={"by": 1})
+    assert not second.create("lease.json", data={"by": 2})
+    assert second.read_json("lease.json") == {"by": 1}
+    with pytest.raises(ConfigError, match="is held by one"):
+        _hold(RunDir(f"{objects}/held"))
+
+
+def _hold(rundir: RunDir) -> None:
+    Lease(rundir, holder="one").take()
+    Lease(rundir, holder="two").take()
+
+
+def test_what_another_process_writes_is_seen_at_once(objects: str) -> None:
+    mine, other = RunDir(f"{objects}/seen"), RunDir(f"{objects}/seen")
+    assert not mine.exists("checkpoints")
+    code = "import sys; from zephon.rundir import RunDir; RunDir(sys.argv[1]).write_json('attempts', '0001', 'x.json', data={})"
+    for _ in range(2):
+        assert mine.attempts() == other.attempts()
+        subprocess.run([sys.executable, "-c", code, mine.url], check=True)
+        assert mine.attempts() == [1]
+
+
+@pytest.mark.slow
+def test_a_run_in_an_object_store_is_started_stopped_resumed_and_read_from_elsewhere(
+    objects: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    runs = f"{objects}/runs"
+    words = [
+        "conf=bytes",
+        f"runs={runs}",
+        "nodes=2",
+        "trainer.steps=2000",
+        "checkpoint.every=1000",
+        "stages.order=[calibrate,train]",
+    ]
+    words += ["pipeline.context_length=16", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]
+    spec = compose(words).spec
+    started = session.start(spec)
+    rundir = started.rundir
+    session.wait_for(rundir, lambda now: now.step >= 3, 120, "to make three steps")
+    with pytest.raises(ConfigError, match="is running"):
+        session.resume(rundir)
+    stopped = session.stop(rundir)
+    assert (stopped.state, stopped.checkpoint) == ("STOPPED", stopped.step), stopped
+    assert stopped.stages == {"calibrate": "done", "train": "stopped"}
+    last = stopped.step + 4
+    session.resume(rundir, ["nodes=1", f"trainer.steps={last}"], allow=["trainer.steps"])
+    ended = session.wait_for(rundir, lambda now: now.state not in LIVE, 120, "to end")
+    assert (ended.state, ended.step, ended.world_size) == ("DONE", last, 1), ended
+    assert [one["step"] for one in series(rundir)] == list(range(last))
+    assert run_names(runs) == ["bytes"]
+    assert os.listdir(place(rundir, 2)), "locks and logs are on this machine"
+    assert local.apps()[-1]["run"] == rundir.url
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another-machine"))
+    assert (look(rundir).state, look(rundir).step) == ("DONE", last)
+    assert main(["status", "bytes", f"runs={runs}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stages"] == {"calibrate": "skipped", "train": "done"}
+    assert main(["logs", "bytes", f"runs={runs}", "--rank", "0"]) == 0
+    assert f"step {last}/{last}" in capsys.readouterr().out
