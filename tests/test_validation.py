@@ -139,3 +139,13 @@ def test_looking_before_a_run_ends_it_warns_or_does_nothing_as_asked() -> None:
     state = good.checkpoint()
     before_running(good, "warn")
     assert good.checkpoint() == state
+
+
+def test_a_pipeline_looks_before_its_first_step_when_asked_to() -> None:
+    bad = pipeline_of([{"text": "a"}, {"text": 5}]).tokenize(tokenizer_id="bytes", field="text").batch(1)
+    with pytest.raises(DataError, match="would fail on a sample"):
+        iter(bad.options(auto_validation="strict"))
+    with pytest.warns(UserWarning, match="not text"):
+        iter(bad.options(auto_validation="warn"))
+    iter(bad.options(auto_validation="off"))
+    bad.close()

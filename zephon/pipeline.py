@@ -30,7 +30,7 @@ from zephon.state import (
     same_instructions,
     with_skip,
 )
-from zephon.validation import Report, explain, validate
+from zephon.validation import Report, before_running, explain, validate
 from zephon.work import WorkSource
 
 
@@ -49,6 +49,8 @@ class Pipeline(Chain):
     def __iter__(self) -> Iterator[SampleBatch]:
         """Batches from the current state on. One iterator at a time: a new one ends the one before."""
         self.close()
+        if self._current().step == 0:
+            before_running(self, self._options.auto_validation)
         self._iterator = _Iterator(self)
         return self._iterator
 

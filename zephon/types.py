@@ -70,7 +70,8 @@ class Ragged:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     def lengths(self) -> IntArray:
-        return np.diff(self.offsets)
+        lengths: IntArray = self.offsets[1:] - self.offsets[:-1]
+        return lengths
 
     def take(self, rows: IntArray) -> Ragged:
         """The given rows in the given order, copied."""

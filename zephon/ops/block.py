@@ -153,7 +153,8 @@ def of_documents(columns: Columns, datasets: int) -> Block:
     else:
         lengths = np.zeros(n, np.int64)
     if columns.sources is None:
-        sources = np.full(n, columns.dataset, np.int64)
+        sources = np.empty(n, np.int64)
+        sources.fill(columns.dataset)
         counts[:, columns.dataset] = lengths
     else:
         sources = columns.sources

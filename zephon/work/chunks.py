@@ -12,8 +12,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import numpy as np
-
 from zephon.io.dataset import Dataset
 from zephon.seeds import KeyedPermutation, derive
 from zephon.types import Chunk, Piece
@@ -75,8 +73,8 @@ class ChunkOrder:
         """The ranges of shards that make up a chunk."""
         starts = self.dataset.starts
         begin, end = index * self.chunk_bytes, min((index + 1) * self.chunk_bytes, self.dataset.size)
-        first = int(np.searchsorted(starts, begin, side="right")) - 1
-        last = int(np.searchsorted(starts, end, side="left"))
+        first = int(starts.searchsorted(begin, side="right")) - 1
+        last = int(starts.searchsorted(end))
         pieces = []
         for shard in range(first, last):
             origin = int(starts[shard])

@@ -99,7 +99,7 @@ class Stream:
             )
         if end > begun:
             groups.append({k: c.values[begun:end].reshape(-1, length) for k, c in columns.items()})
-        cut = int(np.searchsorted(starts, n * length))
+        cut = int(starts.searchsorted(n * length))
         rows = cut_rows(groups, starts[:cut], sources[:cut], n, length, datasets)
         rest_starts, rest_sources = starts[cut:] - n * length, sources[cut:]
         if end < total and (len(rest_starts) == 0 or rest_starts[0] != 0):
@@ -125,15 +125,17 @@ def cut_rows(groups: list[dict[str, Array]], starts: IntArray, sources: IntArray
     fresh[0] = True
     np.not_equal(begins[1:], begins[:-1], out=fresh[1:])
     begins = begins[fresh]
-    offsets = np.searchsorted(begins, edges)
+    offsets = begins.searchsorted(edges)
     counts = np.zeros((n, datasets), np.int64)
     if datasets == 1 or (sources == sources[0]).all():
-        owner = np.full(len(begins), sources[0])
+        owner = np.empty(len(begins), np.int64)
+        owner.fill(sources[0])
         counts[:, sources[0]] = length
     else:
-        owner = sources[np.searchsorted(starts, begins, side="right") - 1]
+        owner = sources[starts.searchsorted(begins, side="right") - 1]
         np.add.at(counts, (begins // length, owner), np.append(begins[1:], n * length) - begins)
-    inner, used = (begins % length).astype(np.int32), np.full(n, length, np.int64)
+    inner, used = (begins % length).astype(np.int32), np.empty(n, np.int64)
+    used.fill(length)
     parts: list[Part] = []
     places, within, at = np.empty(n, np.int64), np.empty(n, np.int64), 0
     for fields in groups:
