@@ -1,21 +1,4 @@
-"""The thirteen situations that elastic jobs meet, and those of them that have no better place, as tests.
-
- 1  1 -> 2 -> 1 -> 3 nodes                  test_node: one_two_one_three; digests: random_events, kubernetes/test_story
- 2  kill -9 of any agent, the store's host  test_node: a_killed_agent_is_replaced (both indexes)
- 3  killed between round and worker start   here: a_node_killed_between (the store's host, and another)
- 4  killed and restarted 20 times           test_node: killing_and_restarting_one_agent_twenty_times
- 5  SIGSTOP of a node                       test_node: a_frozen_node_is_left_behind, a_node_that_stays_frozen
- 6  one node finishes long before others    test_node: a_worker_that_ends_first_waits; test_membership: all_zero_finishes
- 7  endpoint resolves late                  here: an_endpoint_whose_name_resolves_late; kubernetes/test_faults: nodes_wait_for
-    node 0 starts 120 s late                here: node_0_120_s_late (the defaults), node_0_comes_late (real agents, scaled)
- 8  odd names                               kubernetes/test_names, launch/test_local: names_with_every_accepted_letter
- 9  many submits of one name                launch/test_session: eight_starts_at_once; kubernetes/test_kubernetes: many_submits
-10  objects without status, deleted pods    kubernetes/test_status: objects_without_a_status, two_pods_of_one_index
-11  impossible and hasty rescales           test_node: a_rescale_outside_the_range, here: a_second_rescale;
-                                            kubernetes/test_control: a_rescale_says_what_happens
-12  resuming a finished run                 launch/test_session: a_finished_one_is_left_alone
-13  a node vanishes without a signal        test_node: a_frozen_node_is_left_behind (DEGRADED within two heartbeats)
-"""
+"""Situations of an elastic job that no other file holds; docs/cases_cluster.md names the tests of all thirteen."""
 
 from __future__ import annotations
 
