@@ -25,6 +25,7 @@ from zephon.launch import session
 from zephon.launch.appdef import DEFAULT_WORKER
 from zephon.launch.arguments import Arguments
 from zephon.launch.compose import Composed, compose
+from zephon.launch.lease import alive, read_lease
 from zephon.launch.overrides import split
 from zephon.launch.status import LIVE, RunStatus, look
 from zephon.rundir import RunDir
@@ -150,6 +151,9 @@ def _start(point: Point, worker: str) -> None:
         started = session.start(composed.spec, words=composed.words, choices=composed.choices, worker=worker)
         point.state = "STARTING" if started.handle else "DONE"
     except ZephonError as error:
+        holder = read_lease(point.rundir)
+        if holder is not None and alive(holder):
+            return  # somebody has started it in this moment: the next look follows it
         point.state, point.error = "FAILED", error.what
 
 
