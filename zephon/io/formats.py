@@ -44,6 +44,8 @@ SUFFIXES = {
     ".jsonl.gz": "jsonl",
     ".jsonl.zst": "jsonl",
     ".parquet": "parquet",
+    ".mds": "mds",
+    ".mds.zstd": "mds",
     ".txt": "text",
     ".md": "text",
     ".rst": "text",
@@ -51,7 +53,7 @@ SUFFIXES = {
 }
 
 
-_COMPRESSED = ("gz", "zst")
+_COMPRESSED = ("gz", "zst", "zstd")
 
 
 def detect(names: list[str], where: str) -> str:
@@ -101,11 +103,12 @@ def belongs(name: str, fmt: str) -> bool:
 def format_named(name: str) -> Format:
     """The format of this name. Raises ConfigError for an unknown one."""
     from zephon.io.jsonl import Jsonl
+    from zephon.io.mds import Mds
     from zephon.io.memory import Memory
     from zephon.io.parquet import Parquet
     from zephon.io.text import Text
 
-    known: dict[str, Format] = {"jsonl": Jsonl(), "text": Text(), "parquet": Parquet(), "memory": Memory()}
+    known: dict[str, Format] = {"jsonl": Jsonl(), "text": Text(), "parquet": Parquet(), "mds": Mds(), "memory": Memory()}
     if name not in known:
         raise ConfigError(
             f"format {name!r} is not supported", follows="its files could not be read", remedy=nearest(name, known)
