@@ -15,6 +15,7 @@ import pytest
 from tests.agent.toy import Toy, toy_spec
 from zephon.errors import ConfigError
 from zephon.launch import session
+from zephon.launch.cli import main
 from zephon.launch.compose import compose
 from zephon.launch.display import stage_lines
 from zephon.launch.stage_process import run_stage
@@ -151,6 +152,19 @@ def test_the_doctor_as_a_stage_refuses_data_that_is_not_there(spec: RunSpec, mon
     status, record = run_one(staged(spec, "doctor", "train"), "doctor")
     assert status == 0, record
     assert {"subject", "verdict", "what", "remedy"} == set(record["result"]["findings"][0])
+
+
+def test_a_stage_whose_input_an_earlier_one_has_yet_to_make_is_outstanding_and_plan_tells_all(
+    spec: RunSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = staged(spec, "calibrate", "train", "report", report={"inputs": ["evaluation.json"]})
+    rundir = session.rundir_of(spec)
+    run_one(spec, "calibrate")
+    assert outstanding(spec, rundir) == ["report"]
+    (tmp_path / "mine.yaml").write_text(json.dumps(spec.to_dict()))
+    assert main(["plan", f"conf={tmp_path / 'mine.yaml'}", "name=toy"]) == 0
+    told = [line.split(maxsplit=1) for line in capsys.readouterr().out.partition("\nstages\n")[2].splitlines()[:3]]
+    assert told == [["calibrate", "done, would be skipped"], ["train", "would run"], ["report", "would run"]]
 
 
 def test_stage_lines_tell_changes_only() -> None:

@@ -12,7 +12,7 @@ import dataclasses
 import math
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ _USER = "user_file"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Composed:
-    """A composition and where it came from: the words, the groups' choices, and the file or word behind each value."""
+    """A composition and where it came from: the words, the groups' choices, and, when asked for, what is behind each value."""
 
     spec: RunSpec
     words: tuple[str, ...]
@@ -48,30 +48,32 @@ class Composed:
     sources: Mapping[str, str]
 
 
-def compose(words: Sequence[str], *, config_dir: str | None = None) -> Composed:
+def compose(words: Sequence[str], *, config_dir: str | None = None, explain: bool = False) -> Composed:
     """Composes one experiment.
 
     Args:
         words: ``key=value`` words, ``conf=`` among them.
         config_dir: a directory with further groups or experiments, looked at before the shipped ones.
+        explain: find the source of each value, which takes as long again.
 
     Raises:
         ConfigError: anything that cannot work, with the nearest known name where one was misspelt.
     """
     try:
-        return _composed(words, config_dir)
+        return _composed(words, config_dir, explain)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise _translated(error) from error
 
 
-def _composed(words: Sequence[str], config_dir: str | None) -> Composed:
+def _composed(words: Sequence[str], config_dir: str | None, explain: bool) -> Composed:
     parsed = [split(word) for word in words]
     groups = groups_in(config_dir)
     experiment, stem = _experiment(parsed, groups, config_dir)
     rest = [word for word in parsed if word.key != "conf"]
     overrides = [f"{_GROUP}@_global_={experiment}"] if experiment else []
     overrides += [to_hydra(word, groups) for word in rest if not below_mapping(word)]
-    tree, choices, found = _compose(overrides, config_dir, rest, groups)
+    how = (lambda hydra: sources(hydra, overrides, rest, groups)) if explain else None
+    tree, choices, found = _compose(overrides, config_dir, how)
     if late := [to_tree(word) for word in rest if below_mapping(word)]:
         OmegaConf.set_struct(tree, False)
         tree.merge_with(*late)
@@ -212,7 +214,7 @@ def _dotted(node: DictConfig, prefix: str = "") -> list[str]:
 
 
 def _compose(
-    overrides: list[str], config_dir: str | None, words: list[Word], groups: Mapping[str, Sequence[str]]
+    overrides: list[str], config_dir: str | None, explain: Callable[[Hydra], dict[str, str]] | None
 ) -> tuple[DictConfig, dict[str, str], dict[str, str]]:
     ConfigStore.instance().store(name="zephon_schema", node=mirror(RunSpec))
     OmegaConf.register_new_resolver("auto_lanes", auto_lanes, replace=True)
@@ -228,7 +230,7 @@ def _compose(
         OmegaConf.set_struct(tree, False)
         tree.pop("hydra")
         OmegaConf.set_struct(tree, True)
-        return tree, choices, sources(hydra, overrides, words, groups)
+        return tree, choices, explain(hydra) if explain else {}
     finally:
         GlobalHydra.instance().clear()
 

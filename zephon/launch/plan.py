@@ -15,6 +15,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from zephon.agent.coordinator import newest_checkpoint
 from zephon.errors import ConfigError
 from zephon.launch import contract as contracts
 from zephon.launch import session, stages
@@ -188,6 +189,12 @@ def _print(
     guess = estimate(spec)
     heading("estimate")
     console.print(_estimate_text(spec, guess), highlight=False)
+    if len(spec.stages.order) > 1:
+        heading("stages")
+        for stage in stages.stages_of(spec):
+            done = spec.trainer.steps <= newest_checkpoint(rundir) if stage.name == stages.TRAIN else None
+            runs = not done if done is not None else stages.would_run(stage, spec, rundir)
+            console.print(f"{stage.name:<12} {'would run' if runs else 'done, would be skipped'}", highlight=False)
     heading(f"what a submit to scheduler={spec.scheduler.name} sends")
     console.print(str(request), markup=False, highlight=False)
 

@@ -212,9 +212,16 @@ def is_current(rundir: RunDir, stage: Stage, inputs_sha256: str) -> bool:
 
 def outstanding(spec: RunSpec, rundir: RunDir) -> list[str]:
     """Stages behind ``train`` that would run if the run went on now."""
-    stages = stages_of(spec)
-    behind = stages[spec.stages.order.index(TRAIN) + 1 :]
-    return [stage.name for stage in behind if not is_current(rundir, stage, fingerprint(inputs_of(stage, spec, rundir)))]
+    behind = stages_of(spec)[spec.stages.order.index(TRAIN) + 1 :]
+    return [stage.name for stage in behind if would_run(stage, spec, rundir)]
+
+
+def would_run(stage: Stage, spec: RunSpec, rundir: RunDir) -> bool:
+    """Whether the stage is not current; one whose input is not there yet is not."""
+    try:
+        return not is_current(rundir, stage, fingerprint(inputs_of(stage, spec, rundir)))
+    except ConfigError:
+        return True
 
 
 def _digest(rundir: RunDir, path: str, stage: Stage) -> str:

@@ -36,7 +36,8 @@ def run(arguments: Arguments, console: Console) -> int:
             follows="it would be ignored",
             remedy=f"start an experiment: conf={arguments.names[0]}; or go on with a run: zephon resume {arguments.names[0]}",
         )
-    composed = compose(arguments.words, config_dir=arguments.flags.get("--config-dir"))
+    config_dir = arguments.flags.get("--config-dir")
+    composed = compose(arguments.words, config_dir=config_dir, explain=arguments.has("--info"))
     if arguments.has("--cfg") or arguments.has("--info"):
         return _show_config(composed, arguments, console)
     rundir = session.rundir_of(composed.spec)
