@@ -46,6 +46,7 @@ SUFFIXES = {
     ".parquet": "parquet",
     ".mds": "mds",
     ".mds.zstd": "mds",
+    ".tar": "webdataset",
     ".txt": "text",
     ".md": "text",
     ".rst": "text",
@@ -106,9 +107,11 @@ def format_named(name: str) -> Format:
     from zephon.io.mds import Mds
     from zephon.io.memory import Memory
     from zephon.io.parquet import Parquet
+    from zephon.io.tar import Tar
     from zephon.io.text import Text
 
-    known: dict[str, Format] = {"jsonl": Jsonl(), "text": Text(), "parquet": Parquet(), "mds": Mds(), "memory": Memory()}
+    formats: list[Format] = [Jsonl(), Text(), Parquet(), Mds(), Tar(), Memory()]
+    known = {one.name: one for one in formats}
     if name not in known:
         raise ConfigError(
             f"format {name!r} is not supported", follows="its files could not be read", remedy=nearest(name, known)
