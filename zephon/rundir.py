@@ -23,13 +23,23 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from zephon.errors import ConfigError
+
 
 class RunDir:
     """Paths and atomic writes below one URL (any fsspec scheme). Constructing touches nothing."""
 
     def __init__(self, url: str) -> None:
-        # A listing that is kept would hide what other processes write.
-        self.fs, self.root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        """Raises ConfigError: no file system is known or installed for the URL's scheme."""
+        try:
+            # A listing that is kept would hide what other processes write.
+            self.fs, self.root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        except (ImportError, ValueError) as error:
+            raise ConfigError(
+                f"the run directory {url} cannot be used: {error}",
+                follows="the run could not keep its state",
+                remedy="install what the scheme needs (S3: zephon-elastic[s3]), or use another runs=",
+            ) from error
         self.url = url
         self.local = isinstance(self.fs, LocalFileSystem)
 

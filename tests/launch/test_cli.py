@@ -48,6 +48,8 @@ def test_help_shows_groups_verbs_and_three_examples(capsys: pytest.CaptureFixtur
         (["conf=exp1", "-m", "--limit", "0"], "--limit"),
         (["--completion", "fish"], "no such shell"),
         (["conf=exp1", "runs=/proc/none", "-d"], "zephon doctor"),
+        (["conf=exp1", "runs=nowhere://x"], "runs="),
+        (["list", "runs=nowhere://x"], "nowhere"),
     ],
 )
 def test_a_bad_command_is_refused_with_65_and_three_parts(

@@ -46,6 +46,20 @@ def test_what_another_process_writes_is_seen_at_once(objects: str) -> None:
         assert mine.attempts() == [1]
 
 
+def test_a_store_that_does_not_answer_or_lets_nobody_in_is_told_in_three_parts(objects: str) -> None:
+    code = "import sys; from zephon.launch.cli import main; sys.exit(main(sys.argv[1:]))"
+    for changed, said in (
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "credentials"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}, "endpoint"),
+    ):
+        argv = [sys.executable, "-c", code, "plan", "conf=exp1", f"runs={objects}/runs"]
+        done = subprocess.run(argv, env={**os.environ, **changed}, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 65, done.stderr
+        assert said in done.stderr.lower()
+        assert "otherwise:" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_a_run_in_an_object_store_is_started_stopped_resumed_and_read_from_elsewhere(
     objects: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

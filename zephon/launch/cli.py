@@ -18,6 +18,7 @@ from zephon.launch.arguments import Arguments, parse
 from zephon.launch.help import help_text, short_help
 
 _FILE_WIDTH = 240
+_STORES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "adlfs", "azure")  # their errors are no OSErrors
 Verb = Callable[[Arguments, Console], int]
 
 
@@ -54,17 +55,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        show_error(
-            ConfigError(
-                f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""),
-                follows="the command could not read or write what it needs",
-                remedy="check the path, its rights and the free space; `zephon doctor` looks at all of them",
-            )
+        return _storage_failed(
+            f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""),
+            "check the path, its rights and the free space; `zephon doctor` looks at all of them",
         )
-        return ConfigError.exit_status
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in _STORES:
+            raise
+        told = " ".join(str(error).split())
+        return _storage_failed(told, "check credentials, endpoint and network of the store that runs= or the data name")
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return 130
+
+
+def _storage_failed(what: str, remedy: str) -> int:
+    show_error(ConfigError(what, follows="the command could not read or write what it needs", remedy=remedy))
+    return ConfigError.exit_status
 
 
 def show_error(error: ZephonError) -> None:
