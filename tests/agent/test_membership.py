@@ -149,6 +149,21 @@ def test_a_leaving_node_drains_all_is_released_when_all_have_stopped_and_gets_no
     assert clock.members.counters.failures == 0
 
 
+def test_a_node_that_is_asked_to_leave_after_its_workers_ended_is_released_at_once_and_keeps_nobody_waiting() -> None:
+    """Several nodes leave, and the last one hears of it when the first one's leaving has ended the generation."""
+    clock = Clock(expected=4)
+    clock.ready("n-0", "n-1", "n-2", "n-3")
+    clock.members.leaving("n-2", clock.now)
+    clock.members.decide(clock.now)
+    assert Release("n-2") in clock.exited("n-0", "n-1", "n-2", "n-3")
+    assert clock.ready("n-0", "n-1") == [], "the fourth node may come back as ready in a moment"
+    clock.members.leaving("n-3", clock.now)
+    released, assign = clock.members.decide(clock.now)
+    assert released == Release("n-3")
+    assert assign == Assign(2, ("n-0", "n-1"), "n-0:1")
+    assert clock.members.decide(clock.now) == [], "released twice"
+
+
 def test_all_zero_finishes_with_zero_and_one_zero_waits() -> None:
     clock = Clock(target=2)
     clock.ready("n-0", "n-1")

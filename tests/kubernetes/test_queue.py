@@ -279,15 +279,14 @@ def test_who_may_not_change_workloads_is_told_what_to_ask_for(plane: Plane, kueu
 
 
 def test_where_kueue_does_not_scale_in_place_it_is_said_before_it_happens(plane: Plane, kueue: Any) -> None:
-    """Last in this file: it restarts Kueue with the feature off."""
-    kueue.down()
-    with tool("kueue", "kueue").Kueue(plane.real, feature_gates={"ElasticJobsViaWorkloadSlices": False}) as plain:
-        queue = Queue(plane, plain)
-        with queue.runner:
-            app = queue.submit("a", nodes=4)
-            before = queue.runs(app, 4)
-            assert "every pod is stopped and started again" in queue.scheduler.preview(app, 2)
-            assert "every pod is stopped and started again" in queue.scheduler.rescale(app, 2).note
-            until(
-                "other pods", lambda: len(now := queue.running(app)) == 2 and not set(now.values()) & set(before.values()), 30
-            )
+    """Last in this file: it starts Kueue again with the feature off."""
+    kueue.stop()
+    kueue.feature_gates = {**kueue.feature_gates, "ElasticJobsViaWorkloadSlices": False}
+    kueue.up()
+    queue = Queue(plane, kueue)
+    with queue.runner:
+        app = queue.submit("a", nodes=4)
+        before = queue.runs(app, 4)
+        assert "every pod is stopped and started again" in queue.scheduler.preview(app, 2)
+        assert "every pod is stopped and started again" in queue.scheduler.rescale(app, 2).note
+        until("other pods", lambda: len(now := queue.running(app)) == 2 and not set(now.values()) & set(before.values()), 30)

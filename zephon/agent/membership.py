@@ -69,6 +69,7 @@ class Node:
     state: State = "warming"
     store: str = ""
     leaving: bool = False
+    released: bool = False
     seen: float = 0.0
     since: float = 0.0
     exits: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -226,11 +227,18 @@ class Membership:
             self._announced = self.regroup
             actions.append(self.regroup)
         if self.active and self.regroup and self._all_stopped(now):
-            actions += [Release(name) for name in self.members if name in self.nodes and self.nodes[name].leaving]
             self._close(now)
+        actions += self._release()
         if not self.active and not self.finished:
             actions += self._form(now)
         return [*actions, self.finished] if self.finished else actions
+
+    def _release(self) -> list[Action]:
+        """Leaving nodes that no running generation needs; also those that were asked when their workers had ended already."""
+        free = [n for n in self.nodes.values() if n.leaving and not n.released and not (self.active and n.name in self.members)]
+        for node in free:
+            node.released = True
+        return [Release(node.name) for node in free]
 
     def _drop_silent(self, now: float) -> None:
         for name in [n.name for n in self.nodes.values() if now - n.seen > 2 * self.rules.heartbeat_s]:

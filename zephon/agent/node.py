@@ -101,6 +101,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         """
         if self.leaving.is_set():
             if self._store is not None:  # peers may still need it, until all of them have left this generation
+                self.link.send("leaving")  # again, for the request may have come when the workers had already ended
                 self.link.released.wait(_RELEASE_S)
             raise RendezvousGracefulExitError("asked to leave")
         address = self.link.wait_address(self.config.join_timeout_s)
