@@ -6,6 +6,7 @@ import gzip
 import http.server
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,11 @@ class _Ranges(http.server.SimpleHTTPRequestHandler):
     """Files with byte ranges, as object stores serve them."""
 
     def do_GET(self) -> None:
-        data = Path(self.translate_path(self.path)).read_bytes()
+        path = Path(self.translate_path(self.path))
+        if not path.is_file():
+            self.send_error(404)
+            return
+        data = path.read_bytes()
         wanted = self.headers.get("Range")
         if wanted is None:
             self.send_response(200)
@@ -197,3 +202,16 @@ def server(tmp_path: Path) -> Iterator[str]:
 def test_a_web_server_with_byte_ranges_gives_the_same_documents(tmp_path: Path, server: str, suffix: str) -> None:
     (tmp_path / f"a.{suffix}").write_bytes(WRITERS[suffix](tmp_path / "made"))
     assert texts_of(Dataset.from_path("d", f"{server}/a.{suffix}"), 5) == TEXTS
+
+
+def test_k11_a_shard_that_is_not_there_is_an_error_at_once(tmp_path: Path, server: str) -> None:
+    begun = time.monotonic()
+    with pytest.raises(NotFound, match="no such file"):
+        Dataset.from_path("d", f"{server}/missing.jsonl")
+    (tmp_path / "a.jsonl").write_bytes(LINES)
+    dataset = Dataset.from_path("d", f"{server}/a.jsonl")
+    (tmp_path / "a.jsonl").unlink()
+    with pytest.raises(FileNotFoundError) as caught:
+        texts_of(dataset)
+    assert "shard 'a.jsonl'" in "".join(caught.value.__notes__)
+    assert time.monotonic() - begun < 20
