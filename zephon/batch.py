@@ -143,11 +143,9 @@ def collect(block: Block) -> Slab:
     """Copies packed rows, all with the same fields, into a slab."""
     places = list(zip(block.part.tolist(), block.row.tolist(), strict=True))
     fields: dict[str, Array] = {}
-    for name, column in block.parts[0].fields.items():
-        assert isinstance(column, np.ndarray)
+    for name in block.parts[0].fields:
         columns = [part.fields[name] for part in block.parts]
-        rows = np.concatenate([columns[part][row] for part, row in places])
-        fields[name] = rows.reshape(len(places), *column.shape[1:])
+        fields[name] = np.concatenate([columns[part][row : row + 1] for part, row in places])
     # Every row's number when the rows of all parts are laid end to end.
     first = np.zeros(len(block.parts), np.int64)
     np.cumsum([len(part) for part in block.parts[:-1]], out=first[1:])

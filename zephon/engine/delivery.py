@@ -53,8 +53,7 @@ class Delivery:
             lane.fill()
         while True:
             done = plan[:skip]
-            there = [skip > 0 or lane.pass_over(step, per_lane) for lane in lanes.values()]
-            if not all(there):
+            if skip == 0 and not all(lane.pass_over(step, per_lane) for lane in lanes.values()):
                 return
             if not self._step_ready(lanes, shares, done):
                 return

@@ -23,7 +23,7 @@ from zephon.engine.program import Program
 from zephon.engine.tails import Tails
 from zephon.engine.workers import Pending, Runner
 from zephon.errors import DataError
-from zephon.ops.block import Block, of_documents
+from zephon.ops.block import Block, concatenate, of_documents
 from zephon.ops.op import Accumulator, Carrying, Counting
 from zephon.ops.quarantine import break_budget
 from zephon.state import Bad, Cursor, Skip
@@ -59,6 +59,7 @@ class Lane:
         # A tail behind an op that reorders is only made again by replaying whole flush intervals.
         upstream = program.accumulators[: self._carrier_index] if self._carrier_index is not None else []
         self._grain = program.flush_every if any(op.reorders for op in upstream) else 1
+        self._joins = self._carrier_index == 0 and all(op.joins for op in program.accumulators)
         self._pending: collections.deque[tuple[Pending[list[Work | Exception]] | None, int]] = collections.deque()
         self._submitted = self._position = cursor.position - cursor.tail_chunks
         self._tails = Tails(self._position, len(self._carrier.carried) if self._carrier_index is not None else 0)
@@ -146,8 +147,16 @@ class Lane:
             self._ended = True
             self._pending.clear()
             return
-        self._push(columns)
         self._watch_for_drought(columns)
+        run = [of_documents(self._admit(columns), len(self._program.datasets))]
+        while (follower := self._follower(columns, run)) is not None:
+            run.append(follower)
+        inflow = list(self._carrier.inflow) if self._carrier_index is not None else []
+        self._emit(self._through(0, concatenate(run)))
+        for block in run[:-1]:
+            self._position += 1
+            inflow[self._carrier.group_of(columns.dataset)] += int(block.used().sum())
+            self._tails.note(self._position, inflow, self._carrier.carried)
         self._position += 1
         sentinel = self._position % self._program.flush_every == 0
         if sentinel:
@@ -156,6 +165,29 @@ class Lane:
             self._note_inflow()
         if sentinel:
             self._begin_block()
+
+    def _follower(self, columns: Columns, run: list[Block]) -> Block | None:
+        """The next chunk's documents, if they may be pushed together with those of the chunks before: it is less work.
+
+        They may where nothing happens between the two: no sentinel, nothing left out, nothing to wait for.
+        """
+        if not self._joins or (self._position + len(run)) % self._program.flush_every == 0 or self._base.skips:
+            return None
+        job, index = self._pending[0] if self._pending else (None, 0)
+        if job is None or index == 0 or columns.dropped or not self._carrier.takes_all(run[-1]):
+            return None
+        work = job.result()[index]
+        if isinstance(work, Exception) or work.columns is None or work.columns.dataset != columns.dataset:
+            return None
+        follower = work.columns
+        if follower.dropped or follower.quarantined or len(follower) == 0:
+            return None
+        block = of_documents(follower, len(self._program.datasets))
+        if not self._carrier.takes_all(block):
+            return None
+        self._next()
+        self._dry = 0
+        return block
 
     def _watch_for_drought(self, columns: Columns) -> None:
         """A source that repeats and holds no document would be read for ever."""
@@ -197,10 +229,6 @@ class Lane:
             self._meters.chunk(work, time.perf_counter() - begun if self._runner.workers else 0.0)
         self.fill()
         return work.columns
-
-    def _push(self, columns: Columns) -> None:
-        columns = self._admit(columns)
-        self._emit(self._through(0, of_documents(columns, len(self._program.datasets))))
 
     def _admit(self, columns: Columns) -> Columns:
         """A chunk's documents, without those that an instruction leaves out; quarantine goes into the state."""

@@ -51,7 +51,7 @@ class Block:
         parts: where the values are.
         part, row: int64[n]: each element's part and its row there.
         counts: int64[n, datasets]: each element's tokens by dataset.
-        entire: the elements are known to be all rows of one part, in order.
+        entire: the elements are known to be all rows of all parts, in order.
     """
 
     parts: list[Part]
@@ -80,9 +80,15 @@ class Block:
     @property
     def whole(self) -> Part | None:
         """The one part whose elements these are, all of them and in order; None otherwise."""
-        if self.entire or (len(self.parts) == 1 and len(self) == len(self.parts[0]) and _is_range(self.row)):
+        if len(self.parts) == 1 and (self.entire or (len(self) == len(self.parts[0]) and _is_range(self.row))):
             return self.parts[0]
         return None
+
+    def streams(self, name: str) -> list[Ragged]:
+        """A ragged field in the block's order, in as many pieces as it lies in, where that saves copying."""
+        if self.entire:
+            return [part.fields[name] for part in self.parts]  # type: ignore[misc]
+        return [self.ragged(name)]
 
     def ragged(self, name: str) -> Ragged:
         """A ragged field in the block's order."""
@@ -103,6 +109,8 @@ class Block:
         whole = self.whole
         if whole is not None:
             return whole.datasets
+        if self.entire:
+            return np.concatenate([part.datasets for part in self.parts])
         gathered = [self.parts[p].datasets[r] for p, r in zip(self.part.tolist(), self.row.tolist(), strict=True)]
         return np.array(gathered, np.int64)
 
@@ -126,9 +134,18 @@ def joined(columns: Sequence[Ragged | None]) -> Ragged:
     assert len(ragged) == len(columns)
     if len(ragged) == 1:
         return ragged[0]
-    shifts = np.cumsum([0, *(column.offsets[-1] for column in ragged[:-1])]).tolist()
-    offsets = [column.offsets[1:] + shift for column, shift in zip(ragged, shifts, strict=True)]
-    return Ragged(np.concatenate([column.values for column in ragged]), np.concatenate([np.zeros(1, np.int64), *offsets]))
+    return Ragged(np.concatenate([column.values for column in ragged]), joined_offsets(ragged))
+
+
+def joined_offsets(columns: Sequence[Ragged]) -> IntArray:
+    """Offsets of ragged columns one behind the other, without touching their values."""
+    if len(columns) == 1:
+        return columns[0].offsets
+    offsets, shift = [np.zeros(1, np.int64)], 0
+    for column in columns:
+        offsets.append(column.offsets[1:] + shift)
+        shift += int(column.offsets[-1])
+    return np.concatenate(offsets)
 
 
 def identity(part: Part, counts: IntArray) -> Block:
@@ -176,6 +193,7 @@ def concatenate(blocks: list[Block]) -> Block:
         np.concatenate(part),
         np.concatenate([block.row for block in blocks]),
         np.concatenate([block.counts for block in blocks]),
+        all(block.entire for block in blocks),
     )
 
 

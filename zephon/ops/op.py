@@ -118,6 +118,10 @@ class Carrying(Accumulator, Protocol):
         """The group that a dataset's documents go to."""
         ...
 
+    def takes_all(self, block: Block) -> bool:
+        """Whether nothing of a block would be left out."""
+        ...
+
     def prime(self, block: Block) -> None:
         """Takes documents again that were pushed before the cursor: keeps them without giving anything out."""
         ...
@@ -131,11 +135,12 @@ class AccumulatorOp(Op):
     """An op with a state per lane.
 
     ``reorders`` says that the order or content of its outputs depends on where sentinels fall, so that the flush
-    interval is part of the stream.
+    interval is part of the stream. ``joins`` says that it makes no difference whether blocks are pushed one by one or as one.
     """
 
     reorders: ClassVar[bool] = True
     carries: ClassVar[bool] = False
+    joins: ClassVar[bool] = False
 
     def open(self, context: LaneContext) -> Accumulator:
         raise NotImplementedError

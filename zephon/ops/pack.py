@@ -49,6 +49,10 @@ class Pack(AccumulatorOp):
     def carries(self) -> bool:  # type: ignore[override]
         return self.algorithm == "wrap"
 
+    @property
+    def joins(self) -> bool:  # type: ignore[override]
+        return self.algorithm == "wrap"
+
     def describe(self) -> dict[str, Any]:
         own = super().describe()
         if self.algorithm == "wrap":

@@ -25,6 +25,7 @@ class Shuffle(AccumulatorOp):
     """See `Pipeline.shuffle`."""
 
     name: ClassVar[str] = "shuffle"
+    joins: ClassVar[bool] = True
 
     buffer_size: int = 8192
     seed: int = 0

@@ -46,6 +46,10 @@ class Gate(Counting):
         admitted, lengths = self._admit(block)
         return _joined([_push(packer, part, its) for packer, part, its in self._dealt(admitted, lengths)])
 
+    def takes_all(self, block: Block) -> bool:
+        """Whether nothing of a block would be left out."""
+        return self._admission.all_of(self._lengths(block))
+
     def flush(self, *, final: bool) -> Block | None:
         return _joined([packer.flush(final=final) for packer in self._packers])
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from zephon.ops.block import Block, Part, identity
+from zephon.ops.block import Block, Part, identity, joined_offsets
 from zephon.types import Array, IntArray, Ragged
 
 
@@ -74,13 +74,13 @@ class Stream:
     def pour(self, block: Block, length: int, datasets: int) -> tuple[Block | None, int]:
         """Puts the documents of a block behind and takes out all full rows of ``length``.
 
-        The row that the held tokens begin is copied together; all others are views of the block's own values.
+        A row that begins in one piece of the block and ends in another is copied together; all others are views.
 
         Returns:
             (rows or None, tokens of the block).
         """
-        columns = {name: block.ragged(name) for name in (list(self.values) or aligned_fields(block.parts[0]))}
-        offsets = columns["input_ids"].offsets
+        columns = {name: block.streams(name) for name in (list(self.values) or aligned_fields(block.parts[0]))}
+        offsets = joined_offsets(columns["input_ids"])
         held, total = len(self), int(offsets[-1])
         n = (held + total) // length
         if n == 0:
@@ -91,24 +91,34 @@ class Stream:
             begins, sources = begins[filled], sources[filled]
         starts = np.concatenate([self.starts, begins + held])
         sources = np.concatenate([self.sources, sources])
-        begun, end = (length - held if held else 0), n * length - held
-        groups: list[dict[str, Array]] = []
-        if begun:
-            groups.append(
-                {k: np.concatenate([self.values[k], c.values[:begun]]).reshape(1, length) for k, c in columns.items()}
-            )
-        if end > begun:
-            groups.append({k: c.values[begun:end].reshape(-1, length) for k, c in columns.items()})
+        groups = self._groups(columns, length)
         cut = int(starts.searchsorted(n * length))
         rows = cut_rows(groups, starts[:cut], sources[:cut], n, length, datasets)
         rest_starts, rest_sources = starts[cut:] - n * length, sources[cut:]
-        if end < total and (len(rest_starts) == 0 or rest_starts[0] != 0):
+        if len(self) and (len(rest_starts) == 0 or rest_starts[0] != 0):
             rest_starts = np.concatenate([np.zeros(1, np.int64), rest_starts])
             rest_sources = np.concatenate([sources[cut - 1 : cut], rest_sources])
-        # Copied, so that a short tail does not keep its whole chunk in memory.
-        self.values = {k: c.values[end:].copy() for k, c in columns.items()}
         self.starts, self.sources = rest_starts, rest_sources
         return rows, total
+
+    def _groups(self, columns: dict[str, list[Ragged]], length: int) -> list[dict[str, Array]]:
+        """Full rows as groups of arrays [rows, length]; what is left of the values stays here."""
+        groups: list[dict[str, Array]] = []
+        for pieces in zip(*columns.values(), strict=True):
+            values = {name: piece.values for name, piece in zip(columns, pieces, strict=True)}
+            held, total = len(self), len(values["input_ids"])
+            if held + total < length:
+                self.values = {k: np.concatenate([self.values[k], v]) if held else v.copy() for k, v in values.items()}
+                continue
+            begun = length - held if held else 0
+            end = begun + (total - begun) // length * length
+            if begun:
+                groups.append({k: np.concatenate([self.values[k], v[:begun]]).reshape(1, length) for k, v in values.items()})
+            if end > begun:
+                groups.append({k: v[begun:end].reshape(-1, length) for k, v in values.items()})
+            # Copied, so that a short tail does not keep its whole chunk in memory.
+            self.values = {k: v[end:].copy() for k, v in values.items()}
+        return groups
 
 
 def cut_rows(groups: list[dict[str, Array]], starts: IntArray, sources: IntArray, n: int, length: int, datasets: int) -> Block:
