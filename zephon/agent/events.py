@@ -39,7 +39,7 @@ class EventLog:
         if self.rundir.local:
             path = self.rundir.path("events.jsonl")
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)  # less the umask, like the other files
             try:
                 os.write(handle, line.encode() + b"\n")
             finally:

@@ -78,11 +78,9 @@ def _after_start(started: session.Started, arguments: Arguments, console: Consol
         return 0
     resumed = f", going on from step {started.resumed_at}" if started.resumed_at else ""
     console.print(f"{started.rundir.url}  attempt {started.attempt}{resumed}  {started.handle}", highlight=False)
-    if arguments.detach:
+    if arguments.detach or not started.handle.startswith("local://"):  # a cluster's run is nobody's foreground
         name = started.rundir.root.rsplit("/", 1)[-1]
         console.print(f"running in the background; see: zephon status {name}, logs {name}, stop {name}", highlight=False)
-        return 0
-    if not started.handle.startswith("local://"):
         return 0
     return _follow(started.rundir, console)
 
