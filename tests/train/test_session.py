@@ -167,10 +167,11 @@ def test_a_spike_counts_as_a_bad_step(tmp_path):
 def test_over_100_steps_sizes_and_rescales_give_losses_within_a_hundred_thousandth_and_canonical_equal_bits(tmp_path, mode):
     """The same runs with both reductions. The peak rate is one at which training is smooth; see docs/training.md."""
     some = spec(trainer__reduction=mode, trainer__steps=100, optimizer__lr=3e-3, optimizer__warmup_steps=10)
-    (one,) = on_ranks(run_steps, 1, some, str(tmp_path), 100)
-    four = on_ranks(run_steps, 4, some, str(tmp_path), 100)[0]
-    rescaled = on_ranks(resize, 8, some, str(tmp_path), [4, 2, 8, 1], 25)[0]
-    for found in (four, rescaled):
+    (one,) = on_ranks(run_steps, 1, some, str(tmp_path), 100, timeout=120)
+    runs = [on_ranks(resize, 8, some, str(tmp_path), [4, 2, 8, 1], 25, timeout=150)[0]]
+    if mode == "default":  # canonical bits at each size have a test of their own
+        runs.append(on_ranks(run_steps, 4, some, str(tmp_path), 100, timeout=120)[0])
+    for found in runs:
         assert [loss for loss, _ in found["losses"]] == [pytest.approx(loss, rel=1e-5) for loss, _ in one["losses"]]
         if mode == "canonical":
             assert found["losses"] == one["losses"]
