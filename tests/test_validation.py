@@ -64,7 +64,7 @@ def test_a_bad_document_is_found_with_its_address_before_the_run(tmp_path: Path)
     source = StaticMixtureWorkSource([Dataset.from_path("d", str(tmp_path))])
     report = Pipeline(source).tokenize(tokenizer_id="bytes", field="text").batch(1).validate()
     assert report.codes == ["data", "data"]
-    assert "row 13" in str(report)
+    assert "shard 'a.jsonl', byte 13" in str(report)
     assert "line at byte 13" in str(report)
     assert "holds int '7', not text" in str(report)
 

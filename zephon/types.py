@@ -29,6 +29,15 @@ class Address(NamedTuple):
         return f"dataset {self.dataset!r}, shard {self.shard!r}, row {self.row}"
 
 
+class ByteAddress(Address):
+    """The same where ``row`` is the byte at which the document begins in the shard's text, as in JSONL."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"dataset {self.dataset!r}, shard {self.shard!r}, byte {self.row}"
+
+
 class Piece(NamedTuple):
     """A half-open range of one shard, in the shard's units (bytes of content, or rows)."""
 

@@ -183,7 +183,7 @@ def test_a_line_that_is_not_json_ends_every_rank_with_its_address(tmp_path):
     write_run(tmp_path, data__datasets={"mine": {"path": str(tmp_path / "data")}}, data__chunk_bytes=1024, trainer__steps=500)
     for status, told in telling_workers(tmp_path, 2):
         assert status == 65
-        assert f"address: dataset 'mine', shard 'part.jsonl', row {sum(len(line) + 1 for line in lines[:70])}" in told
+        assert f"address: dataset 'mine', shard 'part.jsonl', byte {sum(len(line) + 1 for line in lines[:70])}" in told
 
 
 def test_without_a_spec_the_attempt_is_refused(tmp_path):

@@ -14,7 +14,7 @@ from zephon.errors import ConfigError
 from zephon.io.formats import Format, belongs, detect, format_named
 from zephon.io.memory import row_sizes
 from zephon.io.storage import list_files
-from zephon.types import Address, IntArray
+from zephon.types import Address, ByteAddress, IntArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,8 @@ class Dataset:
         return digest.hexdigest()
 
     def address(self, shard: int, row: int) -> Address:
-        return Address(self.name, self.shards[shard], row)
+        kind = ByteAddress if self.format.name == "jsonl" else Address
+        return kind(self.name, self.shards[shard], row)
 
     def path(self, shard: int) -> str:
         return f"{self.root}/{self.shards[shard]}" if self.root else self.shards[shard]
