@@ -22,6 +22,7 @@ from zephon.launch.stage_process import run_stage
 from zephon.launch.stages import check, fingerprint, inputs_of, is_current, outstanding, read_record, stages_of
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec, StageSpec, StagesSpec
+from zephon.train.metrics import series
 
 Maker = Callable[..., Toy]
 HERE = "tests.launch.own_stages"
@@ -182,7 +183,7 @@ def test_a_run_of_all_stages_on_two_nodes_and_only_what_has_changed_runs_again(
     (tmp_path / "held.jsonl").write_text("\n".join(lines))
     words = ["conf=bytes", f"runs={tmp_path / 'runs'}", "nodes=2", "trainer.steps=4", "checkpoint.every=4", "stages=full"]
     words += ["pipeline.context_length=16", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]
-    words += [f"trainer.eval_data.held.path={tmp_path / 'held.jsonl'}", "trainer.eval_tokens=1000"]
+    words += [f"trainer.eval_data.held.path={tmp_path / 'held.jsonl'}", "trainer.eval_tokens=1000", "trainer.eval_every=4"]
     report = [f"stages.own.report.call={HERE}:report", "stages.own.report.inputs=[evaluation.json]"]
     spec = compose([*words, *report, "stages.order=[doctor,calibrate,train,evaluate,report]"]).spec
 
@@ -197,6 +198,7 @@ def test_a_run_of_all_stages_on_two_nodes_and_only_what_has_changed_runs_again(
     rundir = session.rundir_of(spec)
     found = rundir.read_json("evaluation.json")
     assert (found["step"], found["tokens"] >= 1000) == (4, True)
+    assert found["loss"] == pytest.approx(series(rundir)[-1]["eval_loss"], rel=1e-5), "what the two nodes themselves measured"
     assert rundir.read_json("report.json")["loss"] == found["loss"]
     assert rundir.read_json("stages", "train.json")["outputs"] == {"step": 4}
     assert session.start(spec).handle is None, "all is done"
