@@ -35,9 +35,10 @@ class Meet:
     def __call__(self, *, rank: int | None = None, size: int | None = None, name: str = "first", **options: Any) -> World:
         size = size or self.size
         local = options.pop("local_size", size)
+        timeout_s = options.pop("timeout_s", 30.0)
         seat = Seat(rank=self.rank if rank is None else rank, size=size, local_size=local)
         store = torch.distributed.FileStore(f"{self.folder}/{name}", size)
-        return join(seat, device=torch.device("cpu"), timeout_s=30.0, store=store, **options)
+        return join(seat, device=torch.device("cpu"), timeout_s=timeout_s, store=store, **options)
 
 
 class RankFailed(AssertionError):

@@ -78,7 +78,8 @@ def resize(meet: Meet, rank: int, spec: RunSpec, folder: str, sizes: list[int], 
     for number, size in enumerate(sizes):
         if rank >= size:
             continue
-        world = meet(size=size, name=f"generation-{number}", parallel=spec.trainer.parallel)
+        # Those without a part in earlier memberships wait here for the end of these.
+        world = meet(size=size, name=f"generation-{number}", parallel=spec.trainer.parallel, timeout_s=120.0)
         session = build(the_job, world, snapshot)
         losses += some_steps(session, each)
         state = state_hash(session)
