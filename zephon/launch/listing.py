@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from zephon.errors import ConfigError
 from zephon.io import Dataset
 from zephon.spec import DatasetSpec, EvalDatasetSpec
 
 
-def listings(datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec]) -> dict[str, dict[str, Any]]:
+def listings(
+    datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec], *, at: str = "data.datasets"
+) -> dict[str, dict[str, Any]]:
     """``{dataset: {"files", "size", "sha256"}}``; the hash covers format, names and sizes.
 
     Raises:
-        ConfigError: a dataset that is not there or cannot be used.
+        ConfigError: a dataset that is not there or cannot be used, with the field below ``at`` that names it.
     """
     found = {}
     each: list[tuple[str, DatasetSpec | EvalDatasetSpec]] = sorted(datasets.items())
     for name, one in each:
-        dataset = Dataset.from_path(name, one.path, fmt=one.format)
+        try:
+            dataset = Dataset.from_path(name, one.path, fmt=one.format)
+        except ConfigError as error:
+            error.add_note(f"this is {at}.{name}.path, dataset {name!r}")
+            raise
         found[name] = {"files": len(dataset.shards), "size": dataset.size, "sha256": dataset.identity}
     return found

@@ -172,7 +172,7 @@ def inputs_of(stage: Stage, spec: RunSpec, rundir: RunDir) -> dict[str, Any]:
             "checkpoint": checkpoint,
             "held_out": fields,
             "tokens": tokens,
-            "files": listings(held_out),
+            "files": listings(held_out, at="trainer.eval_data"),
         }
     behind = spec.stages.order.index(stage.name) > spec.stages.order.index(TRAIN)
     return {
