@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from zephon.errors import ConfigError
+from zephon.errors import ConfigError, NotFound
 from zephon.io.formats import Format, belongs, detect, format_named
 from zephon.io.memory import row_sizes
 from zephon.io.storage import list_files
@@ -58,7 +58,10 @@ class Dataset:
             from zephon.io.builtin import stdlib
 
             return stdlib(name, path)
-        fs, root, files = list_files(path)
+        try:
+            fs, root, files = list_files(path)
+        except NotFound as error:
+            raise NotFound(f"dataset {name!r}: {error.what}", follows=error.follows, remedy=error.remedy) from error
         chosen = format_named(fmt or detect([file for file, _ in files], path))
         if fmt is None:
             files = [pair for pair in files if belongs(pair[0], chosen.name)]
