@@ -16,17 +16,17 @@ from zephon.train.metrics import sinks
 from zephon.train.trackers import RUN_TAG, Scalars
 
 
-def test_trackers_get_every_number_by_dotted_name():
-    got = {}
-    scalars = Scalars(lambda name, value, step: got.update({name: (value, step)}), lambda: None)
+def test_trackers_get_every_number_of_a_step_at_once_by_dotted_name():
+    got = []
+    scalars = Scalars(lambda numbers, step: got.append((numbers, step)), lambda: None)
     scalars.write(4, {"loss": 1, "digest": "ab", "skipped": None, "seconds": {"data": 0.5}})
-    assert got == {"loss": (1.0, 4), "seconds.data": (0.5, 4)}
+    assert got == [({"loss": 1.0, "seconds.data": 0.5}, 4)]
 
 
 def test_a_service_that_fails_is_told_of_once_and_training_goes_on(capsys):
     asked = []
 
-    def put(name, value, step):
+    def put(numbers, step):
         asked.append(step)
         raise ConnectionError("server busy")
 
@@ -39,7 +39,7 @@ def test_a_service_that_fails_is_told_of_once_and_training_goes_on(capsys):
 
 
 def test_an_error_of_the_runs_own_files_is_not_passed_over():
-    def put(name, value, step):
+    def put(numbers, step):
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):

@@ -157,4 +157,9 @@ def _tensorboard(run: RunDir) -> Sink:
     from torch.utils.tensorboard.writer import SummaryWriter
 
     writer = SummaryWriter(run.path("tensorboard") if run.local else f"{run.url.rstrip('/')}/tensorboard")
-    return Scalars(lambda name, value, step: writer.add_scalar(name, value, step), writer.close)
+
+    def put(numbers: dict[str, float], step: int) -> None:
+        for name, value in numbers.items():
+            writer.add_scalar(name, value, step)
+
+    return Scalars(put, writer.close)

@@ -20,24 +20,25 @@ RUN_TAG = "zephon.run"
 
 
 class Scalars:
-    """Numbers to a tracker through one function ``put(name, value, step)``; nested values by dotted name.
+    """All numbers of a step to a tracker through one call ``put(numbers, step)``; nested values by dotted name.
 
     Args:
         service: the tracker's name, where it is a service: one that fails is told of once, and left alone from then on,
             since metrics.jsonl has everything and training must not wait for others.
     """
 
-    def __init__(self, put: Callable[[str, float, int], None], end: Callable[[], None], *, service: str | None = None) -> None:
+    def __init__(
+        self, put: Callable[[dict[str, float], int], Any], end: Callable[[], Any], *, service: str | None = None
+    ) -> None:
         self._put, self._end, self._service, self._failed = put, end, service, False
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        for name, value in _numbers(values):
-            self._careful(lambda name=name, value=value: self._put(name, value, step))  # type: ignore[misc]
+        self._careful(lambda: self._put(dict(_numbers(values)), step))
 
     def close(self) -> None:
         self._careful(self._end)
 
-    def _careful(self, call: Callable[[], None]) -> None:
+    def _careful(self, call: Callable[[], Any]) -> None:
         if self._failed:
             return
         try:
@@ -54,7 +55,7 @@ def wandb(project: str, spec: RunSpec) -> Scalars:
     module = _tracker("wandb")
     with _beginning("wandb", project):
         tracked = module.init(project=project, name=spec.name, id=spec.name, resume="allow", config=spec.to_dict())
-    return Scalars(lambda name, value, step: tracked.log({name: value}, step=step), tracked.finish, service="wandb")
+    return Scalars(lambda numbers, step: tracked.log(numbers, step=step), tracked.finish, service="wandb")
 
 
 def mlflow(experiment: str, spec: RunSpec) -> Scalars:
@@ -68,7 +69,7 @@ def mlflow(experiment: str, spec: RunSpec) -> Scalars:
             module.start_run(run_id=before[0].info.run_id)
         else:
             module.start_run(run_name=spec.name, tags={RUN_TAG: spec.name})
-    return Scalars(lambda name, value, step: module.log_metric(name, value, step=step), module.end_run, service="mlflow")
+    return Scalars(lambda numbers, step: module.log_metrics(numbers, step=step), module.end_run, service="mlflow")
 
 
 @contextmanager
