@@ -117,18 +117,21 @@ class Slab:
 class Rows:
     """Consecutive rows of a slab."""
 
-    __slots__ = ("first", "last", "slab")
+    __slots__ = ("_tokens", "first", "last", "slab")
 
     def __init__(self, slab: Slab, first: int, last: int) -> None:
         self.slab, self.first, self.last = slab, first, last
+        self._tokens: list[int] | None = None
 
     def __len__(self) -> int:
         return self.last - self.first
 
     def tokens(self) -> list[int]:
         """Tokens of all rows together, by dataset."""
-        sums = self.slab.sums
-        return [*map(operator.sub, sums[self.last], sums[self.first])]
+        if self._tokens is None:
+            sums = self.slab.sums
+            self._tokens = [*map(operator.sub, sums[self.last], sums[self.first])]
+        return self._tokens
 
     def gather(self) -> tuple[dict[str, Column], Ragged, IntArray]:
         """Fields, segment starts and used lengths, as views."""

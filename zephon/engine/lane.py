@@ -115,7 +115,7 @@ class Lane:
             self._reported += dropped
         if counted:
             self._tokens = tuple(map(operator.add, self._tokens, rows.tokens()))
-        self.cursor = base._replace(delivered=made, tokens=self._tokens, jumps=self._jumps)
+        self.cursor = Cursor(*base[:3], made, self._tokens, *base[5:8], self._jumps, base.skips)
         return rows
 
     def report(self) -> list[Dropped]:
