@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -145,7 +146,7 @@ class Kit(Machines):
             self.api.close()
         self.tool("down")
 
-    @property
+    @functools.cached_property
     def kubeconfig(self) -> str:
         return self.tool("kubeconfig").strip()
 
@@ -180,6 +181,8 @@ class Given(Machines):
         return self._made[-1]
 
     def down(self) -> None:
+        for name in self._made:
+            self.kubectl("delete", "job", "--all", "-n", name, "--cascade=foreground", "--timeout=60s", check=False)
         self.kubectl("delete", "namespace", *self._made, "--ignore-not-found", "--wait=false", check=False)
         self.api.close()
 
