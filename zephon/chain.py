@@ -13,6 +13,7 @@ from zephon.engine.delivery import Delivery
 from zephon.engine.measure import count_sample
 from zephon.engine.program import Program
 from zephon.errors import ConfigError, nearest
+from zephon.io.cache import CacheOptions, cached
 from zephon.ops.balance import EnsureMixture
 from zephon.ops.chat import TokenizeChat
 from zephon.ops.fields import lift_tokens
@@ -366,8 +367,9 @@ class Chain:
         world = self.world
         plan = self._source.plan(world.lanes, self.calibrate())
         lift = [lift_tokens] if any(isinstance(op, (Pack, EnsureMixture)) for op in accumulators) else []
+        cache = CacheOptions.of(self._options.io_options)
         return Program(
-            self._source.datasets,
+            [cached(dataset, cache) for dataset in self._source.datasets],
             plan,
             [*(op.stage() for op in stages), *lift],
             accumulators,

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
+from zephon import Pipeline, StaticMixtureWorkSource
 from zephon.errors import ConfigError
 from zephon.io import Dataset, cache, read
 from zephon.io.cache import CachedFiles, CacheOptions, cached, size_of
@@ -242,3 +243,19 @@ def test_an_object_store_in_memory_is_cached_too(tmp_path: Path) -> None:
         assert files(dataset).hits > 0
     finally:
         fs.rm("/cache-test", recursive=True)
+
+
+def test_a_pipeline_reads_far_data_through_the_cache_it_is_told_of(tmp_path: Path) -> None:
+    folder = lines(tmp_path / "data")
+    apart = dataclasses.replace(Dataset.from_path("d", str(folder)), fs=DirFileSystem(str(folder)), root="")
+
+    def tokens(**options: Any) -> list[Any]:
+        chain = Pipeline(StaticMixtureWorkSource([apart], seed=1, chunk_bytes=2000)).options(**options)
+        chain.tokenize(tokenizer_id="bytes", field="text").pack_flat(64, algorithm="wrap").batch(4)
+        return [batch.payload["input_ids"].tolist() for batch in chain]
+
+    told = {"cache": {"enabled": True, "root": str(tmp_path / "cache")}}
+    assert tokens(io_options=told) == tokens()
+    assert pieces(tmp_path / "cache")
+    with pytest.raises(ConfigError, match="enable"):
+        tokens(io_options={"cache": {"enable": True}})
