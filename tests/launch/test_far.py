@@ -92,9 +92,14 @@ def test_a_run_in_an_object_store_is_started_stopped_resumed_and_read_from_elsew
     assert run_names(runs) == ["bytes"]
     assert os.listdir(place(rundir, 2)), "locks and logs are on this machine"
     assert local.apps()[-1]["run"] == rundir.url
+    home = os.environ["XDG_STATE_HOME"]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another-machine"))
     assert (look(rundir).state, look(rundir).step) == ("DONE", last)
     assert main(["status", "bytes", f"runs={runs}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stages"] == {"calibrate": "skipped", "train": "done"}
     assert main(["logs", "bytes", f"runs={runs}", "--rank", "0"]) == 0
     assert f"step {last}/{last}" in capsys.readouterr().out
+    monkeypatch.setenv("XDG_STATE_HOME", home)
+    rundir.fs.rm(rundir.root, recursive=True)
+    assert main(["list", f"runs={runs}"]) == 0
+    assert (local.apps(), place(rundir, 2).exists()) == ([], False), "nothing of a deleted run is kept"

@@ -303,6 +303,8 @@ def prune() -> None:
         over = old["attempt"] < newest and not running(place(rundir, old["attempt"]))
         if newest == 0 or over:
             (index_dir() / f"{old['app_id']}.json").unlink(missing_ok=True)
+        if newest == 0 and not rundir.local:
+            shutil.rmtree(place(rundir, old["attempt"]), ignore_errors=True)
 
 
 def find_app(app_id: str) -> dict[str, Any] | None:
