@@ -78,7 +78,8 @@ def test_a_run_in_an_object_store_is_started_stopped_resumed_and_read_from_elsew
     spec = compose(words).spec
     started = session.start(spec)
     rundir = started.rundir
-    session.wait_for(rundir, lambda now: now.step >= 3, 120, "to make three steps")
+    begun = session.wait_for(rundir, lambda now: now.step >= 3 or now.state not in LIVE, 120, "to make three steps")
+    assert begun.state == "TRAINING", begun
     with pytest.raises(ConfigError, match="is running"):
         session.resume(rundir)
     stopped = session.stop(rundir)
