@@ -210,10 +210,10 @@ def test_jobs_that_cannot_work_end_or_say_why(machines: Machines) -> None:
     names = {what: machines.name(f"{what}-{number}") for what in ("contract", "crash", "image", "place")}
     contract = toy(machines, names["contract"], 2, {"exit_at_start": 65})
     crash = toy(machines, names["crash"], 2, {"exit_at_start": 3})
-    image = toy(machines, names["image"], 1, {}, image="kit.test/nosuch:1", image_pull_policy="IfNotPresent")
+    image = toy(machines, names["image"], 1, {}, image="127.0.0.1:9/nosuch:1", image_pull_policy="IfNotPresent")
     place = toy(machines, names["place"], 1, {}, node_selector={"pool": "none-of-yours"})
     told = until("the image", lambda: "the image cannot be pulled" in (line := look(image).message) and line, 60)
-    assert "kit.test/nosuch:1" in told
+    assert "127.0.0.1:9/nosuch:1" in told
     assert "cannot be placed: 0/" in look(place).message
     for rundir, cause in ((contract, "65"), (crash, "3")):
         until(f"{rundir.url} has failed", lambda rundir=rundir: look(rundir).state == "FAILED", 120)
