@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from zephon.errors import ConfigError, NotFound
-from zephon.io.formats import Format, belongs, detect, format_named
+from zephon.io.formats import Format, detect, format_named
 from zephon.io.memory import row_sizes
 from zephon.io.storage import list_files
 from zephon.types import Address, ByteAddress, IntArray
@@ -62,9 +62,9 @@ class Dataset:
             fs, root, files = list_files(path)
         except NotFound as error:
             raise NotFound(f"dataset {name!r}: {error.what}", follows=error.follows, remedy=error.remedy) from error
-        chosen = format_named(fmt or detect([file for file, _ in files], path))
         if fmt is None:
-            files = [pair for pair in files if belongs(pair[0], chosen.name)]
+            fmt, files = detect(files, path)
+        chosen = format_named(fmt)
         files = [pair for pair in files if pair[1] > 0]
         if not files:
             raise ConfigError(
@@ -107,8 +107,8 @@ class Dataset:
     def identity(self) -> str:
         """SHA-256 of format, shard names and sizes: what the plan is made from. The place of the data is not part of it."""
         digest = hashlib.sha256(f"{self.format.name}\n".encode())
-        for shard, size in zip(self.shards, self.sizes.tolist(), strict=True):
-            digest.update(f"{size} {shard}\n".encode())
+        lines = [f"{size} {shard}\n" for shard, size in zip(self.shards, self.sizes.tolist(), strict=True)]
+        digest.update("".join(lines).encode())
         return digest.hexdigest()
 
     def address(self, shard: int, row: int) -> Address:

@@ -57,17 +57,14 @@ SUFFIXES = {
 _COMPRESSED = ("gz", "zst", "zstd")
 
 
-def detect(names: list[str], where: str) -> str:
-    """The one format of these files.
+def detect(files: list[tuple[str, int]], where: str) -> tuple[str, list[tuple[str, int]]]:
+    """The one format of these files, (name, size) each, and those that are of it.
 
     Raises:
         ConfigError: no file has a known suffix, or files of two formats lie side by side.
     """
-    found: dict[str, str] = {}
-    for name in names:
-        fmt = format_of(name)
-        if fmt is not None and fmt not in found:
-            found[fmt] = name
+    formats = [format_of(name) for name, _ in files]
+    found: dict[str, str] = {fmt: files[formats.index(fmt)][0] for fmt in {*formats} if fmt is not None}
     if not found:
         raise ConfigError(
             f"{where!r}: no file has a known suffix ({', '.join(SUFFIXES)})",
@@ -81,7 +78,10 @@ def detect(names: list[str], where: str) -> str:
             follows="some of them would be left out without a word",
             remedy="point at one of them with a glob, or name the format with fmt=...",
         )
-    return next(iter(found))
+    (fmt,) = found
+    if None not in formats:
+        return fmt, files
+    return fmt, [pair for pair, its in zip(files, formats, strict=True) if its is not None]
 
 
 def format_of(name: str) -> str | None:
@@ -94,11 +94,6 @@ def format_of(name: str) -> str | None:
         return found
     lower = name.lower()
     return None if lower == name else format_of(lower)
-
-
-def belongs(name: str, fmt: str) -> bool:
-    """Whether a file of a directory is a shard of a dataset of this format."""
-    return format_of(name) == fmt
 
 
 def format_named(name: str) -> Format:

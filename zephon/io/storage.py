@@ -105,28 +105,27 @@ def list_files(url: str) -> tuple[Any, str, list[tuple[str, int]]]:
         NotFound: nothing is there.
     """
     fs, path = filesystem(url)
-    if any(mark in path for mark in "*?["):
-        root = path[: min(path.find(mark) for mark in "*?[" if mark in path)].rpartition("/")[0]
-        found = {str(p): int(i["size"]) for p, i in fs.glob(path, detail=True).items() if i["type"] == "file"}
-    elif is_local(fs) and os.path.isdir(path):
-        root, found = path, _walk(path)
-    elif not fs.exists(path):
-        raise _nothing(url, "no such file or directory")
-    elif fs.isdir(path):
-        root = path
-        found = {str(p): int(i["size"]) for p, i in fs.find(path, detail=True).items() if i["type"] == "file"}
+    if is_local(fs) and os.path.isdir(path) and not any(mark in path for mark in "*?["):
+        root, files = path, _walk(path)
     else:
-        root, found = path.rpartition("/")[0], {path: int(fs.size(path))}
-    files = []
-    for full, size in found.items():
-        name = full[len(root) :].lstrip("/")
-        # Nearly all names have no such mark, so that 100,000 of them are not taken apart for nothing.
-        marked = name[0] in "._" or "/." in name or "/_" in name
-        if not marked or not _is_left_out(name):
-            files.append((name, size))
+        root, found = _listed(fs, path, url)
+        named = ((full[len(root) :].lstrip("/"), size) for full, size in found.items())
+        files = [(name, size) for name, size in named if not _is_left_out(name)]
     if not files:
         raise _nothing(url, "there is no file of data in it")
     return fs, root, sorted(files, key=operator.itemgetter(0))
+
+
+def _listed(fs: Any, path: str, url: str) -> tuple[str, dict[str, int]]:
+    """The root and the sizes of all files by full path, as fsspec tells them."""
+    if any(mark in path for mark in "*?["):
+        root = path[: min(path.find(mark) for mark in "*?[" if mark in path)].rpartition("/")[0]
+        return root, {str(p): int(i["size"]) for p, i in fs.glob(path, detail=True).items() if i["type"] == "file"}
+    if not fs.exists(path):
+        raise _nothing(url, "no such file or directory")
+    if fs.isdir(path):
+        return path, {str(p): int(i["size"]) for p, i in fs.find(path, detail=True).items() if i["type"] == "file"}
+    return path.rpartition("/")[0], {path: int(fs.size(path))}
 
 
 def _nothing(url: str, why: str) -> NotFound:
@@ -138,31 +137,45 @@ def _nothing(url: str, why: str) -> NotFound:
 
 
 def _is_left_out(name: str) -> bool:
-    folders, _, file = name.rpartition("/")
-    marker = file.startswith(".") or file in ("_SUCCESS", "_metadata", "_common_metadata")
-    return marker or any(part.startswith((".", "_")) for part in folders.split("/"))
+    *folders, file = name.split("/")
+    return (file[0] in "._" and _is_mark(file)) or any(folder.startswith((".", "_")) for folder in folders)
 
 
-def _walk(root: str) -> dict[str, int]:
-    # os.scandir: a listing of 100,000 local files in well under a second, where fs.find takes several.
-    found, pending = [], [root]
+def _is_mark(file: str) -> bool:
+    return file[0] == "." or file in ("_SUCCESS", "_metadata", "_common_metadata")
+
+
+def _walk(root: str) -> list[tuple[str, int]]:
+    """Path relative to the root, and size, of each file of data below a local directory.
+
+    With os.scandir a listing of 100,000 local files takes well under a second, where fs.find takes several.
+    """
+    names: list[str] = []
+    entries: list[os.DirEntry[str]] = []
+    pending = [""]
     while pending:
-        with os.scandir(pending.pop()) as entries:
-            for entry in entries:
+        below = pending.pop()
+        with os.scandir(f"{root}/{below}") as found:
+            for entry in found:
+                name = entry.name
                 if entry.is_dir():
-                    pending.append(entry.path)
-                elif entry.is_file():
-                    found.append(entry)
-    sizes = [entry.stat().st_size for entry in found[:_FEW]]
-    rest = found[_FEW:]
+                    if name[0] not in "._":
+                        pending.append(f"{below}{name}/")
+                elif entry.is_file() and not (name[0] in "._" and _is_mark(name)):
+                    names.append(below + name)
+                    entries.append(entry)
+    return list(zip(names, _sizes(entries), strict=True))
+
+
+def _sizes(entries: list[os.DirEntry[str]]) -> list[int]:
+    sizes = [entry.stat().st_size for entry in entries[:_FEW]]
+    rest = entries[_FEW:]
     asked = time.perf_counter()
     sizes += [entry.stat().st_size for entry in rest[:_FEW]]
     rest, apiece = rest[_FEW:], (time.perf_counter() - asked) / _FEW
     if apiece < _SLOW_S:
-        sizes += [entry.stat().st_size for entry in rest]
-    else:
-        # On a network file system an answer takes long, and many questions can be under way at once.
-        with ThreadPoolExecutor(32) as pool:
-            parts = pool.map(lambda i: [entry.stat().st_size for entry in rest[i : i + _FEW]], range(0, len(rest), _FEW))
-            sizes += [size for part in parts for size in part]
-    return dict(zip((entry.path for entry in found), sizes, strict=True))
+        return sizes + [entry.stat().st_size for entry in rest]
+    # On a network file system an answer takes long, and many questions can be under way at once.
+    with ThreadPoolExecutor(32) as pool:
+        parts = pool.map(lambda i: [entry.stat().st_size for entry in rest[i : i + _FEW]], range(0, len(rest), _FEW))
+        return sizes + [size for part in parts for size in part]
