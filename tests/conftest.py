@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.agent.objects import objects, store
+
+__all__ = ["objects", "store"]  # named here only: each place that names a fixture would start a server of its own
 HERE = Path(__file__).resolve().parent
 
 

@@ -14,7 +14,6 @@ import fsspec
 import psutil
 import pytest
 
-from tests.agent.objects import objects, store
 from tests.agent.peers import ROOT, until
 from zephon import ledger
 from zephon.agent.events import read_events
@@ -25,7 +24,6 @@ from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 from zephon.train.feed import PipelineFeed, pipeline
 
-__all__ = ["objects", "store"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 STEPS = 100

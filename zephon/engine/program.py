@@ -62,7 +62,12 @@ class Program:
         read_in: list[_Read | Work | Exception] = []
         for position, places in enumerate(known, first):
             read_in.append(_NOTHING if places is None else self._attempt(self._read, lane, position, places))
-        return [one if not isinstance(one, _Read) else self._attempt(self._run, lane, one.position, one) for one in read_in]
+        works: list[Work | Exception] = []
+        read_in.reverse()
+        while read_in:  # each is let go when it is done, so that its memory serves the next
+            one = read_in.pop()
+            works.append(self._attempt(self._run, lane, one.position, one) if isinstance(one, _Read) else one)
+        return works
 
     def _attempt(self, part: Callable[..., Any], lane: int, position: int, argument: Any) -> Any:
         try:
