@@ -186,7 +186,12 @@ def foreground(run: Toy, tmp_path: Path, **options: Any) -> subprocess.Popen[byt
     path.write_text(json.dumps(tree))
     run._export()
     argv = command(run, f"conf={path}", "--worker", WORKER)
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    # A terminal's child: tests that run under nohup would hand down that a hang-up is ignored.
+    listens = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    finally:
+        signal.signal(signal.SIGHUP, listens)
 
 
 def test_ctrl_c_in_the_foreground_saves_stops_and_prints_how_to_go_on(toy: Maker, tmp_path: Path) -> None:
