@@ -3,7 +3,8 @@
     python -m benchmarks.rescale [--changes 21] [--torchrun 3]
 
 The stall runs from the end of the last step at the old size to the end of the first step at the new one, of the real trainer
-on a laptop-size model. A third of the changes each are a node more, a node less, and a preempted node that is replaced.
+on a laptop-size model. A third of the changes each are a node more, a node less, and a preempted one of
+two nodes, which is two resizes: it leaves, and its replacement joins.
 torchrun runs the same worker with the settings under which its scale-up works at all (see docs/launching.md).
 """
 
@@ -49,7 +50,7 @@ def ours(runs: str, changes: int) -> list[dict[str, Any]]:
     try:
         session.wait_for(rundir, lambda now: now.step >= 3, 120, "to start")
         for number in range(changes):
-            kind = ("up", "down", "replaced")[number % 3]
+            kind = ("up", "replaced", "down")[number % 3]
             if kind == "replaced":
                 _replace(rundir)
             else:
