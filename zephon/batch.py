@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from zephon.ops.block import Block, Part, joined
+from zephon.ops.block import Block, Part
 from zephon.ops.packing.pool import fields_differ
 from zephon.state import RankState
 from zephon.types import Array, Column, IntArray, LeftOut, Ragged
@@ -154,7 +154,8 @@ def collect(block: Block) -> Slab:
     np.cumsum([len(part) for part in block.parts[:-1]], out=first[1:])
     numbers = first[block.part] + block.row
     used = np.concatenate([part.used for part in block.parts if part.used is not None])[numbers]
-    return Slab(fields, joined([part.starts for part in block.parts]).take(numbers), used, block.counts)
+    starts = Ragged.joined([part.starts for part in block.parts if part.starts is not None]).take(numbers)
+    return Slab(fields, starts, used, block.counts)
 
 
 def gather(block: Block | Rows) -> tuple[dict[str, Column], Ragged | None, IntArray]:

@@ -91,6 +91,24 @@ class Ragged:
         return Ragged(self.values[source], offsets)
 
     @staticmethod
+    def joined(columns: Sequence[Ragged]) -> Ragged:
+        """Columns one behind the other; a single one as it is."""
+        if len(columns) == 1:
+            return columns[0]
+        return Ragged(np.concatenate([column.values for column in columns]), Ragged.joined_offsets(columns))
+
+    @staticmethod
+    def joined_offsets(columns: Sequence[Ragged]) -> IntArray:
+        """The offsets that `joined` would have, without touching the values."""
+        if len(columns) == 1:
+            return columns[0].offsets
+        offsets, shift = [np.zeros(1, np.int64)], 0
+        for column in columns:
+            offsets.append(column.offsets[1:] + shift)
+            shift += int(column.offsets[-1])
+        return np.concatenate(offsets)
+
+    @staticmethod
     def of(rows: Sequence[Array], dtype: npt.DTypeLike = np.uint32) -> Ragged:
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])

@@ -174,7 +174,9 @@ class Lane:
         if not self._joins or (self._position + len(run)) % self._program.flush_every == 0 or self._base.skips:
             return None
         job, index = self._pending[0] if self._pending else (None, 0)
-        if job is None or index == 0 or columns.dropped or not self._carrier.takes_all(run[-1]):
+        if job is None or index == 0:
+            return None
+        if len(run) == 1 and (columns.dropped or not self._carrier.takes_all(run[0])):  # followers have been looked at
             return None
         work = job.result()[index]
         if isinstance(work, Exception) or work.columns is None or work.columns.dataset != columns.dataset:

@@ -57,8 +57,5 @@ def concatenate(columns: list[Column]) -> Column:
     if isinstance(first, list):
         return [value for column in columns for value in column]  # type: ignore[union-attr]
     if isinstance(first, Ragged):
-        ragged = [column for column in columns if isinstance(column, Ragged)]
-        shifts = np.cumsum([0, *(column.offsets[-1] for column in ragged[:-1])])
-        offsets = [column.offsets[1:] + shift for column, shift in zip(ragged, shifts, strict=True)]
-        return Ragged(np.concatenate([column.values for column in ragged]), np.concatenate([np.zeros(1, np.int64), *offsets]))
+        return Ragged.joined([column for column in columns if isinstance(column, Ragged)])
     return np.concatenate([np.asarray(column) for column in columns])

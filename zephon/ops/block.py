@@ -12,7 +12,7 @@ batch is made:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -128,26 +128,6 @@ def _is_range(row: IntArray) -> bool:
     return len(row) == 0 or bool(row[0] == 0 and row[-1] == len(row) - 1 and (row[1:] > row[:-1]).all())
 
 
-def joined(columns: Sequence[Ragged | None]) -> Ragged:
-    """Ragged columns one behind the other."""
-    ragged = [column for column in columns if column is not None]
-    assert len(ragged) == len(columns)
-    if len(ragged) == 1:
-        return ragged[0]
-    return Ragged(np.concatenate([column.values for column in ragged]), joined_offsets(ragged))
-
-
-def joined_offsets(columns: Sequence[Ragged]) -> IntArray:
-    """Offsets of ragged columns one behind the other, without touching their values."""
-    if len(columns) == 1:
-        return columns[0].offsets
-    offsets, shift = [np.zeros(1, np.int64)], 0
-    for column in columns:
-        offsets.append(column.offsets[1:] + shift)
-        shift += int(column.offsets[-1])
-    return np.concatenate(offsets)
-
-
 def identity(part: Part, counts: IntArray) -> Block:
     """All elements of a part, in order."""
     n = len(part)
@@ -195,6 +175,12 @@ def concatenate(blocks: list[Block]) -> Block:
         np.concatenate([block.counts for block in blocks]),
         all(block.entire for block in blocks),
     )
+
+
+def concatenate_made(blocks: Iterable[Block | None]) -> Block | None:
+    """What several accumulators or groups made, one behind the other; None when that is nothing."""
+    filled = [block for block in blocks if block is not None and len(block)]
+    return concatenate(filled) if filled else None
 
 
 def addresses_of(block: Block, rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:

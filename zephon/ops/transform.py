@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from zephon.errors import ConfigError, DataError, nearest
-from zephon.ops.block import Block, concatenate
+from zephon.ops.block import Block, concatenate_made
 from zephon.ops.fields import bad_document, column_of, lift_tokens, mark, put, with_fields
 from zephon.ops.functions import identity_of
 from zephon.ops.op import Accumulator, AccumulatorOp, Counting, LaneContext, StageOp, free
@@ -215,7 +215,7 @@ class _Stateful(Counting):
             first = records[0].meta
             error.add_note(f"in stateful_transform {op.label!r}, lane {first.lane}, given records from {first} on")
             raise
-        return _joined(made)
+        return concatenate_made(made)
 
     def flush(self, *, final: bool) -> Block | None:
         if self._last is None:
@@ -245,11 +245,6 @@ class _Stateful(Counting):
             return None
         chosen = origins.take(np.array(rows, np.int64))
         return rows_of(made, chosen) if is_packed(chosen) else block_of(made, chosen, self._context.datasets)
-
-
-def _joined(blocks: list[Block | None]) -> Block | None:
-    filled = [block for block in blocks if block is not None and len(block)]
-    return concatenate(filled) if filled else None
 
 
 def check_on_error(name: str, value: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from zephon.errors import DataError
-from zephon.ops.block import Block, addresses_of, concatenate
+from zephon.ops.block import Block, addresses_of, concatenate_made
 from zephon.ops.op import Counting, LaneContext
 from zephon.ops.packing.fitting import Admission, Fitting
 from zephon.types import IntArray
@@ -44,14 +44,14 @@ class Gate(Counting):
 
     def push(self, block: Block) -> Block | None:
         admitted, lengths = self._admit(block)
-        return _joined([_push(packer, part, its) for packer, part, its in self._dealt(admitted, lengths)])
+        return concatenate_made(_push(packer, part, its) for packer, part, its in self._dealt(admitted, lengths))
 
     def takes_all(self, block: Block) -> bool:
         """Whether nothing of a block would be left out."""
         return self._admission.all_of(self._lengths(block))
 
     def flush(self, *, final: bool) -> Block | None:
-        return _joined([packer.flush(final=final) for packer in self._packers])
+        return concatenate_made(packer.flush(final=final) for packer in self._packers)
 
     @property
     def inflow(self) -> list[int]:
@@ -110,8 +110,3 @@ class Gate(Counting):
 def _push(packer: Any, block: Block, lengths: IntArray) -> Block | None:
     made: Block | None = packer.push(block, lengths) if isinstance(packer, Fitting) else packer.push(block)
     return made
-
-
-def _joined(blocks: list[Block | None]) -> Block | None:
-    filled = [block for block in blocks if block is not None and len(block)]
-    return concatenate(filled) if filled else None

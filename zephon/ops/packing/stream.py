@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from zephon.ops.block import Block, Part, identity, joined_offsets
+from zephon.ops.block import Block, Part, identity
 from zephon.types import Array, IntArray, Ragged
 
 
@@ -80,7 +80,7 @@ class Stream:
             (rows or None, tokens of the block).
         """
         columns = {name: block.streams(name) for name in (list(self.values) or aligned_fields(block.parts[0]))}
-        offsets = joined_offsets(columns["input_ids"])
+        offsets = Ragged.joined_offsets(columns["input_ids"])
         held, total = len(self), int(offsets[-1])
         n = (held + total) // length
         if n == 0:
