@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import zstandard
 
+from tests.io.documents import as_bytes
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 from zephon.errors import DataError
 from zephon.io import read
@@ -114,15 +115,10 @@ def test_a_shard_that_is_cut_short_is_an_error_and_never_a_quiet_end(tmp_path: P
 def test_a_sample_that_cannot_be_decoded_can_be_quarantined(tmp_path: Path) -> None:
     rows = [[text] for text in (b"one", b"tw\xff", b"three")]
     (tmp_path / "a.mds").write_bytes(shard({"text": ("str", None)}, rows))
-    source = StaticMixtureWorkSource([Dataset.from_path("d", str(tmp_path))], shuffle_shards=False)
-
-    def pipeline(choice: str) -> Pipeline:
-        made = Pipeline(source).options(runner="inline", on_error=choice)
-        return made.tokenize(tokenizer_id="bytes", field="text", special_tokens="none").batch(1)
-
-    assert [bytes(b.payload["input_ids"][0].tolist()) for b in pipeline("quarantine")] == [b"one", b"three"]
+    kept = as_bytes(tmp_path, "text", on_error="quarantine")
+    assert [bytes(b.payload["input_ids"][0].tolist()) for b in kept] == [b"one", b"three"]
     with pytest.raises(DataError, match="sample 1 of") as caught:
-        list(pipeline("raise"))
+        list(as_bytes(tmp_path, "text", on_error="raise"))
     assert "shard 'a.mds', row 1" in "".join(caught.value.__notes__)
 
 
