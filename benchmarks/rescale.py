@@ -1,10 +1,10 @@
 """How long training stands still when the number of nodes changes, and where the time goes; beside stock torchrun.
 
-    python -m benchmarks.rescale [--changes 21] [--torchrun 3]
+    python -m benchmarks.rescale [--changes 20] [--torchrun 3]
 
 The stall runs from the end of the last step at the old size to the end of the first step at the new one, of the real trainer
-on a laptop-size model. A third of the changes each are a node more, a node less, and a preempted one of
-two nodes, which is two resizes: it leaves, and its replacement joins.
+on a laptop-size model. A quarter of the changes each are a node more, a preempted one of two nodes, which is two resizes (it
+leaves, and its replacement joins), a node less, and a preempted node that was alone: nobody trains until another has started.
 torchrun runs the same worker with the settings under which its scale-up works at all (see docs/launching.md).
 """
 
@@ -50,8 +50,8 @@ def ours(runs: str, changes: int) -> list[dict[str, Any]]:
     try:
         session.wait_for(rundir, lambda now: now.step >= 3, 120, "to start")
         for number in range(changes):
-            kind = ("up", "replaced", "down")[number % 3]
-            if kind == "replaced":
+            kind = ("up", "replaced", "down", "alone")[number % 4]
+            if kind in ("replaced", "alone"):
                 _replace(rundir)
             else:
                 session.rescale(rundir, 2 if kind == "up" else 1, wait_s=120)
@@ -64,7 +64,7 @@ def ours(runs: str, changes: int) -> list[dict[str, Any]]:
 
 def _kind(event: dict[str, Any]) -> str:
     if event["nodes"] == event["nodes_before"]:
-        return "replaced"
+        return "alone" if event["nodes"] == 1 else "replaced"
     return "up" if event["nodes"] > event["nodes_before"] else "down"
 
 
@@ -134,7 +134,7 @@ def _until(test: Callable[[], bool], limit_s: float) -> None:
 
 
 def show(found: list[dict[str, Any]]) -> None:
-    for kind in ("up", "down", "replaced"):
+    for kind in ("up", "down", "replaced", "alone"):
         events = [event for event in found if event["kind"] == kind]
         if events:
             parts = "  ".join(f"{name} {statistics.median(e['parts_s'][name] for e in events):.2f}" for name in PARTS)
@@ -146,7 +146,7 @@ def show(found: list[dict[str, Any]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--changes", type=int, default=21)
+    parser.add_argument("--changes", type=int, default=20)
     parser.add_argument("--torchrun", type=int, default=2, help="rounds with stock torchrun; 0 for none")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -64,12 +64,14 @@ class Ledger:
     """Appends to one file; must have one writer at a time.
 
     Steps that are already there are compared; equal ones are written again (so that every attempt's steps, world sizes
-    and losses are on record), different ones raise.
+    and losses are on record), different ones raise. ``steps`` are those done when the newest line was written.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._known = {entry.step: entry for entry in read_ledger(path)} if os.path.exists(path) else {}
+        before = list(read_ledger(path)) if os.path.exists(path) else []
+        self._known = {entry.step: entry for entry in before}
+        self.steps = before[-1].step + 1 if before else 0
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         _mend(path)
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed by close()
@@ -94,7 +96,7 @@ class Ledger:
                 follows="the run would go on with other data than it was begun with",
                 remedy="check that the data files are those of the first start, then resume from the last checkpoint",
             )
-        self._known[step] = entry
+        self._known[step], self.steps = entry, step + 1
         line = {"step": step, "digest": entry.digest, "lanes": list(entry.lanes), **rest}
         self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
 import threading
 import time
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from tests.agent.peers import Peers, assigned, until
 from tests.agent.toy import toy_spec
-from zephon.agent.coordinator import allowed_nodes, newest_checkpoint, want_nodes
+from zephon.agent.coordinator import allowed_nodes, newest_checkpoint, note_stop, want_nodes
 from zephon.agent.events import read_events
 from zephon.agent.link import parse_endpoint
 from zephon.errors import ConfigError
@@ -115,6 +117,45 @@ def test_a_job_that_comes_back_after_a_stop_forms_once_and_with_the_size_last_as
     links[2].send("ready", store="y:1")
     assert [assigned(link)["nodes"] for link in links] == [["m-0", "m-1", "m-2"]] * 3
     assert [event["generation"] for event in read_events(peers.rundir) if event["event"] == "generation"] == [1, 2]
+
+
+def step_at(rundir: RunDir, step: int, generation: int) -> None:
+    done = {"step": step, "steps": 99, "generation": generation, "time": time.time(), "step_s": 0.1}
+    rundir.write_json("attempts", "0001", "progress.json", data=done)
+
+
+@pytest.mark.parametrize("between", ["replaced", "stopped", "away for long"])
+def test_the_time_without_a_node_is_a_stall_where_one_was_replaced_and_not_where_the_run_was_stopped(
+    peers: Peers, between: str
+) -> None:
+    server = peers.serve(1, supervised=False, join_timeout_s=0.5 if between == "away for long" else 60.0)
+    members = server.coordinator.membership
+    members.rules = dataclasses.replace(members.rules, join_timeout_s=math.inf)  # as a coordinator on a cluster
+    first = peers.link("n-0@1", server.coordinator.port)
+    first.send("ready", store="x:1")
+    assigned(first)
+    step_at(peers.rundir, 7, 1)
+    first.send("leaving")
+    first.send("exited", generation=1, exits={"0": 143}, error=None)
+    until(lambda: first.released.is_set())
+    first.close()
+    until(lambda: not members.nodes)
+    if between == "stopped":
+        note_stop(peers.rundir, 1)
+    time.sleep(1.0 if between == "away for long" else 0.1)
+    second = [("n-0@3", 9)] if between != "away for long" else []  # a replacement, whatever went before
+    for name, step in [("n-0@2", 8), *second]:
+        link = peers.link(name, server.coordinator.port)
+        link.send("ready", store="y:1")
+        generation = assigned(link)["generation"]
+        step_at(peers.rundir, step, int(str(generation)))
+        until(lambda: not server.coordinator.resizes.settling)
+        if step == 8:
+            link.close()
+            until(lambda: not members.nodes)
+    told = [(event["reason"], event["step_after"], event["lost_steps"]) for event in peers.events("resized")]
+    expected = {"replaced": [("workers ended", 8, 0), ("lost n-0@2", 9, 0)], "stopped": [("lost n-0@2", 9, 0)]}
+    assert told == expected.get(between, [])
 
 
 def test_every_decision_is_an_event(peers: Peers) -> None:

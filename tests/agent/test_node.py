@@ -58,6 +58,37 @@ def test_a_killed_agent_is_replaced_and_the_other_stays_though_it_hosted_the_sto
     assert (run.look().failures, run.look().lost) == (0, 1)
 
 
+PARTS = ["drain", "save", "membership", "restore", "first_step"]
+
+
+def test_a_lone_node_that_drains_and_is_replaced_is_one_resize_without_a_lost_step(toy: Maker) -> None:
+    run = toy(nodes=1, steps=150, step_s=0.03, save_every=1000).start()
+    run.wait_step(10)
+    os.kill(run.agent(0).pid, signal.SIGTERM)
+    run.wait_end()
+    assert_every_step_once(run)
+    (event,) = run.events("resized")
+    assert (event["nodes_before"], event["nodes"], event["lost_steps"]) == (1, 1, 0)
+    assert (event["step_before"], event["generation"]) == (run.lines()[event["step_before"] - 1]["step"], 2)
+    assert [line["generation"] for line in run.lines()].count(1) == event["step_before"]
+    assert list(event["parts_s"]) == PARTS
+    assert event["parts_s"]["membership"] > 0, "another agent had to start"
+    assert event["stall_s"] == pytest.approx(sum(event["parts_s"].values()), abs=1.0)
+
+
+def test_a_lone_node_that_is_killed_counts_the_steps_that_its_successor_trains_again(toy: Maker) -> None:
+    run = toy(nodes=1, steps=120, step_s=0.03, save_every=20).start()
+    run.wait_step(30)
+    run.agent(0).kill()
+    run.wait_end()
+    again = len(steps_of(run)) - len(set(steps_of(run)))
+    (event,) = run.events("resized")
+    assert (event["nodes_before"], event["nodes"], event["lost_steps"]) == (1, 1, again), run.story()
+    assert again > 0
+    assert event["reason"].startswith("lost node-0")
+    assert list(event["parts_s"]) == PARTS
+
+
 def test_killing_and_restarting_one_agent_twenty_times_ends_with_all_steps(toy: Maker) -> None:
     run = toy(nodes=2, steps=150, step_s=0.02, save_every=5).start()
     run.wait_step(3)

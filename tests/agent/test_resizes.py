@@ -46,6 +46,15 @@ def test_a_lost_node_counts_the_steps_that_are_trained_again() -> None:
     assert all(seconds >= 0 for seconds in event["parts_s"].values())
 
 
+def test_steps_that_only_the_ledger_knows_are_lost_too() -> None:
+    resizes = Resizes()
+    resizes.regroup("lost node-0@1", 50.0, nodes=1)
+    resizes.formed(5, 53.0, nodes=1, progress=progress(48, 49.9, 4))
+    event = resizes.progress(progress(43, 54.5, 5, began=40, recorded=49))
+    assert event is not None
+    assert (event["step_before"], event["lost_steps"]) == (49, 9)
+
+
 def test_a_start_is_no_resize() -> None:
     resizes = Resizes()
     resizes.formed(1, 10.0, nodes=2, progress=None)

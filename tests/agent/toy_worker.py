@@ -38,6 +38,7 @@ def main() -> int:
     if toy.get("settle_s"):
         time.sleep(toy["settle_s"])
     start = rundir.read_json("state.json")["step"] if rundir.exists("state.json") else 0
+    begun = {"began": start, "recorded": recorded(rundir)}
     steps = int(toy.get("steps", 20))
     for step in range(start + 1, steps + 1):
         time.sleep(float(toy.get("step_s", 0.05)))
@@ -45,7 +46,7 @@ def main() -> int:
         flag = torch.tensor([float(bool(asked)), 1.0])
         dist.all_reduce(flag, op=dist.ReduceOp.SUM)
         if rank == 0:
-            report(arguments, rundir, step, steps, generation)
+            report(arguments, rundir, step, steps, generation, begun)
         if flag[0] > 0 or step % int(toy.get("save_every", 5)) == 0 or step == steps:
             save(rundir, step, rank)
         if flag[0] > 0 and step < steps:
@@ -72,12 +73,19 @@ def fault(toy: dict, rundir: RunDir, step: int, rank: int) -> None:
     sys.exit(int(kind))
 
 
-def report(arguments: argparse.Namespace, rundir: RunDir, step: int, steps: int, generation: int) -> None:
+def recorded(rundir: RunDir) -> int:
+    if not rundir.exists("toy.jsonl"):
+        return 0
+    with open(rundir.path("toy.jsonl"), encoding="utf-8") as file:
+        return int(json.loads(file.readlines()[-1])["step"])
+
+
+def report(arguments: argparse.Namespace, rundir: RunDir, step: int, steps: int, generation: int, begun: dict) -> None:
     world = dist.get_world_size()
     line = {"step": step, "world_size": world, "generation": generation, "time": time.time()}
     with open(rundir.path("toy.jsonl"), "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
-    progress = {**line, "steps": steps, "loss": 1 / step, "tokens_per_s": 1.0, "digest": f"{step:064x}"}
+    progress = {**line, **begun, "steps": steps, "loss": 1 / step, "tokens_per_s": 1.0, "digest": f"{step:064x}"}
     rundir.write_json("attempts", RunDir.attempt_name(arguments.attempt), "progress.json", data=progress)
 
 

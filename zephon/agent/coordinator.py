@@ -86,6 +86,7 @@ class Coordinator:
         if known.get("attempt") == attempt:
             self.membership.adopt(tuple(known["nodes"]), now)
         self.resizes = Resizes()
+        self._stops = noted_stop(rundir, attempt)
         self._mark: tuple[int, int | None] = (-1, None)
         self._marked, self._first_step = now, True
         self.last_resize: dict[str, Any] | None = None
@@ -185,7 +186,14 @@ class Coordinator:
     def _gather(self) -> None:
         """A job that starts, or that comes back after a stop, waits for the size that was asked for last."""
         self.membership.gather(wanted_nodes(self.rundir, self.attempt) or self.expected)
-        self.resizes = Resizes()  # what ended before was a stop: the time until now is nobody's stall
+        known, self._stops = self._stops, noted_stop(self.rundir, self.attempt)
+        # After a stop the time until now is nobody's stall; otherwise the last node was replaced, and training stood still
+        # meanwhile. Whoever stops a run on a cluster notes it (the coordinator lives on there); a pause without a note, by
+        # the cluster's own tools or in its queue, is told from a replacement by its length alone: a job that gives up after
+        # that time has not been resized either.
+        stopped = self._stops != known or self.resizes.waited(time.time()) > self.spec.elastic.join_timeout_s
+        if stopped:
+            self.resizes = Resizes()
 
     def _act(self, action: Action) -> None:
         if isinstance(action, Assign):
@@ -257,6 +265,19 @@ def wanted_nodes(rundir: RunDir, attempt: int) -> int | None:
 def want_nodes(rundir: RunDir, attempt: int, nodes: int) -> None:
     """Notes that size where a coordinator finds it that has no other way to know it."""
     rundir.write_json("attempts", RunDir.attempt_name(attempt), "target.json", data={"nodes": nodes, "time": time.time()})
+
+
+def note_stop(rundir: RunDir, attempt: int) -> None:
+    """Notes that the run was stopped on purpose, for a coordinator that outlives the stop."""
+    rundir.write_json("attempts", RunDir.attempt_name(attempt), "stop.json", data={"time": time.time()})
+
+
+def noted_stop(rundir: RunDir, attempt: int) -> Any:
+    """The last such note, different for every stop; None when there was none."""
+    try:
+        return rundir.read_json("attempts", RunDir.attempt_name(attempt), "stop.json")
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def newest_checkpoint(rundir: RunDir) -> int:

@@ -4,7 +4,8 @@
                      └────────────────────────────── stall ──────────────────────────────────────────────────┘
 
 Times are taken from what others write anyway: the coordinator's own decisions, the workers' exits, and ``progress.json``.
-One ``resized`` event per change, with the steps that had to be trained again (0 after a drain).
+One ``resized`` event per change, with the steps that had to be trained again (0 after a drain): those that the old generation
+has shown or, where the new one's ledger knows of more, recorded, less those from which the new one began.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class Resizes:
         change.formed, change.generation, change.nodes = now, generation, nodes
         change.step_before, change.stepped = int(progress["step"]), float(progress["time"])
 
+    def waited(self, now: float) -> float:
+        """Seconds since the workers of a change that is under way have ended; 0 when there is none."""
+        return now - self._under_way.stopped if self._under_way is not None else 0.0
+
     @property
     def settling(self) -> bool:
         """Whether a new generation has been formed and has not made its first step."""
@@ -69,6 +74,8 @@ class Resizes:
         self._under_way = None
         first = float(progress.get("step_s") or 0.0)
         done = float(progress["time"])
+        began = int(progress.get("began", int(progress["step"]) - 1))
+        before = max(change.step_before, int(progress.get("recorded", 0)))
         parts = {
             "drain": change.stepped - change.ordered,
             "save": change.stopped - max(change.stepped, change.ordered),
@@ -81,9 +88,9 @@ class Resizes:
             "generation": change.generation,
             "nodes_before": change.nodes_before,
             "nodes": change.nodes,
-            "step_before": change.step_before,
+            "step_before": before,
             "step_after": int(progress["step"]),
-            "lost_steps": max(0, change.step_before + 1 - int(progress["step"])),
+            "lost_steps": max(0, before - began),
             "stall_s": round(done - change.stepped, 3),
             "parts_s": {name: round(max(0.0, seconds), 3) for name, seconds in parts.items()},
         }

@@ -53,17 +53,23 @@ class JsonLines:
 
 
 class Progress:
-    """``attempts/NNNN/progress.json``, replaced at most ten times a second (far storage: every 3 s) and once at the end."""
+    """``attempts/NNNN/progress.json``, replaced at most ten times a second (far storage: every 3 s) and once at the end.
 
-    def __init__(self, run: RunDir, attempt: int, steps: int) -> None:
+    ``recorded`` is how many steps the ledger had when this process began, ``began`` from how many it goes on.
+    """
+
+    def __init__(self, run: RunDir, attempt: int, steps: int, *, recorded: int = 0) -> None:
         self._run, self._place, self._steps = run, ("attempts", RunDir.attempt_name(attempt), "progress.json"), steps
         self._interval = PROGRESS_INTERVAL_S if run.local else FAR_PROGRESS_INTERVAL_S
+        self._began, self._recorded = None, recorded  # type: int | None, int
         self._written, self._latest = 0.0, {}  # type: tuple[float, dict[str, Any]]
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         chosen = {name: values.get(name) for name in PROGRESS}
         last = (values.get("seconds") or {}).get("step")
-        self._latest = {"step": step + 1, "steps": self._steps, "time": time.time(), "step_s": last, **chosen}
+        self._began = step if self._began is None else self._began
+        where = {"step": step + 1, "steps": self._steps, "began": self._began, "recorded": self._recorded}
+        self._latest = {**where, "time": time.time(), "step_s": last, **chosen}
         if time.monotonic() - self._written >= self._interval:
             self._flush()
 
@@ -122,14 +128,14 @@ class Clock:
         return total, phases
 
 
-def sinks(run: RunDir, spec: RunSpec, attempt: int) -> list[Sink]:
-    """What rank 0 writes to beside metrics.jsonl, in the order of writing.
+def sinks(run: RunDir, spec: RunSpec, attempt: int, *, recorded: int = 0) -> list[Sink]:
+    """What rank 0 writes to beside metrics.jsonl, in the order of writing; ``recorded`` steps are in the ledger already.
 
     Raises:
         ConfigError: a tracker is configured and its package is not installed.
     """
     trainer = spec.trainer
-    found: list[Sink] = [Progress(run, attempt, trainer.steps), Console(trainer.steps, trainer.log_every)]
+    found: list[Sink] = [Progress(run, attempt, trainer.steps, recorded=recorded), Console(trainer.steps, trainer.log_every)]
     if trainer.tensorboard and importlib.util.find_spec("tensorboard") is not None:
         found.append(_tensorboard(run))
     if trainer.wandb is not None:

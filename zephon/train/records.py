@@ -60,7 +60,7 @@ class Records:
         self._mirrors = [Mirror(run, "ledger.jsonl"), Mirror(run, "metrics.jsonl")]
         ledger, metrics = (mirror.path for mirror in self._mirrors)
         self._ledger = Ledger(str(ledger))
-        self._sinks = [JsonLines(metrics, attempt), *sinks(run, spec, attempt)]
+        self._sinks = [JsonLines(metrics, attempt), *sinks(run, spec, attempt, recorded=self._ledger.steps)]
 
     def write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
         """One step. What goes wrong becomes the session's fault: all ranks are told before the next step, and end together."""

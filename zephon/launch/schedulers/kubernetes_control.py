@@ -16,7 +16,7 @@ from typing import Any
 
 from torchx.specs import AppState, parse_app_handle
 
-from zephon.agent.coordinator import allowed_nodes, want_nodes
+from zephon.agent.coordinator import allowed_nodes, note_stop, want_nodes
 from zephon.agent.events import read_events
 from zephon.errors import ConfigError
 from zephon.launch.schedulers.k8s.errors import ClusterError
@@ -99,6 +99,9 @@ def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> str:
             f"verb {verb!r} is unknown", follows="nothing was done", remedy=f"one of {', '.join(actions)}, rescale"
         )
     actions[verb](app_id)
+    if verb == "stop":
+        with contextlib.suppress(OSError):  # as above; without this a resume within minutes is told as a replaced node
+            note_stop(rundir, attempt)
     return ""
 
 
