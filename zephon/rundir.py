@@ -25,6 +25,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from zephon.errors import ConfigError
 
+_REFUSED = (409, 412)  # another write came in the same moment, or before
+
 
 class RunDir:
     """Paths and atomic writes below one URL (any fsspec scheme). Constructing touches nothing."""
@@ -82,11 +84,7 @@ class RunDir:
         """
         if not self.local:
             text = json.dumps(data, sort_keys=True, indent=2, ensure_ascii=False)
-            try:
-                self.fs.pipe_file(self.path(*parts), text.encode(), mode="create")
-            except FileExistsError:
-                return False
-            return True
+            return self._conditional(*parts, data=text.encode(), mode="create")
         path = self.path(*parts)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         scratch = f"{path}.{uuid.uuid4().hex}.tmp"
@@ -98,6 +96,37 @@ class RunDir:
             return False
         finally:
             os.unlink(scratch)
+        return True
+
+    def version(self, *parts: str) -> str:
+        """A word that changes with a small file, for ``replace``; empty where the storage cannot replace conditionally.
+
+        Raises FileNotFoundError: there is no such file.
+        """
+        info = self.fs.info(self.path(*parts))
+        return str(info["ETag"]) if "s3" in self.fs.protocol else ""
+
+    def replace(self, *parts: str, data: Any, version: str) -> bool:
+        """Writes a small file only if it is the one that ``version`` was asked of; False when it is not.
+
+        Where ``version`` is empty (a local disk, a store that is not S3's kind) it is written in any case.
+        """
+        if not version:
+            self.write_json(*parts, data=data)
+            return True
+        text = json.dumps(data, sort_keys=True, indent=2, ensure_ascii=False)
+        return self._conditional(*parts, data=text.encode(), IfMatch=version)
+
+    def _conditional(self, *parts: str, data: bytes, **condition: str) -> bool:
+        try:
+            self.fs.pipe_file(self.path(*parts), data, **condition)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        except OSError as error:
+            answer = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if answer not in _REFUSED:
+                raise
+            return False
         return True
 
     def attempts(self) -> list[int]:

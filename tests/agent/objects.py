@@ -12,8 +12,20 @@ import pytest
 
 _numbers = itertools.count(1)
 _SERVER = """
-import logging, sys
+import logging, sys, threading
+import moto.moto_server.threaded_moto_server as served
 from moto.server import ThreadedMotoServer
+
+one = threading.Lock()
+
+class Ordered(served.DomainDispatcherApplication):  # a condition and its write are one, as in the store that this stands for
+    def __call__(self, environ, start_response):
+        if environ["REQUEST_METHOD"] != "PUT":
+            return super().__call__(environ, start_response)
+        with one:
+            return super().__call__(environ, start_response)
+
+served.DomainDispatcherApplication = Ordered
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()

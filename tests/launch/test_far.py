@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from zephon.errors import ConfigError
 from zephon.launch import session
 from zephon.launch.cli import main
 from zephon.launch.compose import compose
-from zephon.launch.lease import Lease
+from zephon.launch.lease import Lease, read_lease
 from zephon.launch.schedulers import local
 from zephon.launch.schedulers.place import place
 from zephon.launch.status import LIVE, look, run_names
@@ -34,6 +35,53 @@ def test_of_two_takers_in_one_moment_only_one_creates_the_file(objects: str) -> 
 def _hold(rundir: RunDir) -> None:
     Lease(rundir, holder="one").take()
     Lease(rundir, holder="two").take()
+
+
+def test_of_many_that_find_an_expired_lease_exactly_one_gets_it_and_the_others_are_told_who(objects: str) -> None:
+    contenders = 8
+    for number in range(4):
+        url = f"{objects}/expired-{number}"
+        Lease(RunDir(url), holder="the old one").take()
+        found = read_lease(RunDir(url))
+        RunDir(url).write_json("lease.json", data={**found, "time": found["time"] - 60} if found else None)
+        together, told = threading.Barrier(contenders), []
+
+        def contend(holder: str, url: str = url, together: threading.Barrier = together, told: list[str] = told) -> None:
+            lease = Lease(RunDir(url), holder=holder)
+            together.wait(20)
+            try:
+                lease.take()
+            except ConfigError as error:
+                told.append(error.what)
+            else:
+                lease.renew()
+                told.append(holder)
+
+        threads = [threading.Thread(target=contend, args=(f"holder {i}",)) for i in range(contenders)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        winners = [text for text in told if text.startswith("holder")]
+        assert (len(told), len(winners)) == (contenders, 1), told
+        assert all(f"is held by {winners[0]} (pid {os.getpid()}" in text for text in told if text != winners[0]), told
+        after = read_lease(RunDir(url))
+        assert after is not None
+        assert after["holder"] == winners[0]
+
+
+def test_a_file_is_replaced_only_where_it_is_still_the_one_that_was_seen(objects: str) -> None:
+    run = RunDir(f"{objects}/replaced")
+    with pytest.raises(FileNotFoundError):
+        run.version("small.json")
+    run.write_json("small.json", data=1)
+    seen = run.version("small.json")
+    assert run.replace("small.json", data=2, version=seen)
+    assert not run.replace("small.json", data=3, version=seen)
+    assert run.read_json("small.json") == 2
+    seen = run.version("small.json")
+    run.fs.rm_file(run.path("small.json"))
+    assert not run.replace("small.json", data=4, version=seen), "what is gone is not replaced"
 
 
 def test_what_another_process_writes_is_seen_at_once(objects: str) -> None:

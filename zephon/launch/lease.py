@@ -2,6 +2,10 @@
 
 On this machine the holder's process is looked at too, so that a killed holder frees the run at once; from another machine
 only the clock counts. The second start is refused and shown the holder.
+
+Of several that find an expired lease exactly one gets it: on this machine's disks by a file lock, on S3 by a write on the
+condition that the lease is still the one that was found expired. Where storage knows no such condition it is written and read
+again: there two would both win if the second wrote after the first had read, within the moment that their looks have in common.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from zephon.rundir import RunDir
 
 LEASE_S = 30.0
 RENEW_S = 2.0
+_TRIES = 5
 
 
 class Lease:
@@ -37,27 +42,28 @@ class Lease:
             self._take()
 
     def _take(self) -> None:
-        if self.rundir.create("lease.json", data=self._entry()):
-            return
-        found = read_lease(self.rundir)
-        if found is not None and found["token"] != self.token and alive(found):
-            age = time.time() - found["time"]
-            raise ConfigError(
-                f"the run {self.rundir.url} is held by {found['holder']} (pid {found['pid']} on {found['host']}, "
-                f"last seen {age:.0f} s ago)",
-                follows="two starts would write one run directory at the same time",
-                remedy="use status, rescale or stop on the running attempt, or wait until the lease has expired",
-            )
-        self.rundir.write_json("lease.json", data=self._entry())
+        for _ in range(_TRIES):  # again where the lease changed while it was looked at
+            if self.rundir.create("lease.json", data=self._entry()):
+                return
+            version = self._version()
+            found = read_lease(self.rundir)
+            if found is not None and found["token"] != self.token and alive(found):
+                raise self._held(found)
+            if version is not None and self.rundir.replace("lease.json", data=self._entry(), version=version):
+                break
         if (after := read_lease(self.rundir)) is None or after["token"] != self.token:
             raise self._lost()
 
     def renew(self) -> None:
         """Raises ConfigError when the lease has been taken by somebody else."""
+        version = self._version()
         found = read_lease(self.rundir)
         if found is not None and found["token"] != self.token:
             raise self._lost()
-        self.rundir.write_json("lease.json", data=self._entry())
+        if version is None:
+            self.rundir.create("lease.json", data=self._entry())
+        else:
+            self.rundir.replace("lease.json", data=self._entry(), version=version)  # where it fails the next look says why
 
     def release(self) -> None:
         found = read_lease(self.rundir)
@@ -74,6 +80,22 @@ class Lease:
             "started": process.create_time(),
             "time": time.time(),
         }
+
+    def _version(self) -> str | None:
+        """Of the lease as it stands, to be asked for before it is read; None when there is none."""
+        try:
+            return self.rundir.version("lease.json")
+        except FileNotFoundError:
+            return None
+
+    def _held(self, found: dict[str, Any]) -> ConfigError:
+        age = time.time() - found["time"]
+        return ConfigError(
+            f"the run {self.rundir.url} is held by {found['holder']} (pid {found['pid']} on {found['host']}, "
+            f"last seen {age:.0f} s ago)",
+            follows="two starts would write one run directory at the same time",
+            remedy="use status, rescale or stop on the running attempt, or wait until the lease has expired",
+        )
 
     def _lost(self) -> ConfigError:
         return ConfigError(
