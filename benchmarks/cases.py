@@ -42,9 +42,9 @@ def settle() -> None:
     """Waits until nothing in this process works any more: read-ahead is full."""
     spent = time.process_time()
     while True:
-        time.sleep(0.004)  # short, because whoever measures by the clock pays for it
+        time.sleep(0.001)  # short, because whoever measures by the clock pays for it
         now = time.process_time()
-        if now - spent < 0.0004:
+        if now - spent < 0.0002:
             return
         spent = now
 
@@ -58,33 +58,34 @@ def take_and_settle(batches: Any, tokens: int) -> int:
 
 def text(folder: str, cores: int, tokens: int, rounds: int, **options: Any) -> dict[str, float]:
     """Raw text against the floor; between rounds the loader stands still with its read-ahead full."""
-    from benchmarks import floor
+    from benchmarks.floor import Floor
 
     pin(cores)
-    files = sorted(Path(folder).glob("*.jsonl"))
+    floor = Floor(sorted(Path(folder).glob("*.jsonl")), 2048, cores)
     loader = pipeline(folder, **options)
     batches = iter(loader)
     take(batches, 2_000_000)
-    floor.run(files, 2048, cores, 2_000_000)
+    floor.run(2_000_000)
     settle()
-    found = pairs(lambda: floor.run(files, 2048, cores, tokens), lambda: take_and_settle(batches, tokens), rounds)
+    found = pairs(lambda: floor.run(tokens), lambda: take_and_settle(batches, tokens), rounds)
     loader.close()
     return found
 
 
 def stream(folder: str, cores: int, tokens: int, rounds: int, **options: Any) -> dict[str, float]:
     """Raw text against the floor by the clock alone, for work in other processes; what lay ready is taken before."""
-    from benchmarks import floor
+    from benchmarks.floor import Floor
 
     pin(cores)
-    files = sorted(Path(folder).glob("*.jsonl"))
+    floor = Floor(sorted(Path(folder).glob("*.jsonl")), 2048, cores)
     loader = pipeline(folder, **options)
     batches = iter(loader)
     take(batches, 6_000_000)
+    floor.run(2_000_000)
     found = []
     for _ in range(rounds):
         settle()
-        one = cost(lambda: floor.run(files, 2048, cores, tokens))
+        one = cost(lambda: floor.run(tokens))
         take(batches, 6_000_000)  # more than any runner has ready
         found.append((one.wall, cost(lambda: take(batches, tokens)).wall))
     loader.close()

@@ -33,10 +33,13 @@ def texts() -> Iterator[str]:
                     at, turn = end, turn + 1
 
 
-def write_jsonl(folder: Path, megabytes: float, files: int = 4) -> Path:
-    """JSON Lines shards of at least this size together; the built-in text is repeated as often as that takes."""
+def write_jsonl(folder: Path, megabytes: float, files: int = 4, documents: Iterator[str] | None = None) -> Path:
+    """JSON Lines shards of at least this size together; by default the built-in text, repeated as often as that takes."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = itertools.cycle([orjson.dumps({"text": text, "id": number}) + b"\n" for number, text in enumerate(texts())])
+    lines = (
+        orjson.dumps({"text": text, "id": number}) + b"\n"
+        for number, text in enumerate(documents or itertools.cycle(list(texts())))
+    )
     for number in range(files):
         written = 0
         with open(folder / f"part-{number:05}.jsonl", "wb") as out:

@@ -21,6 +21,7 @@ import zstandard
 
 from zephon.errors import ConfigError, DataError, NotFound
 from zephon.io import Dataset, InMemoryShard, read
+from zephon.io.storage import list_files
 from zephon.types import Chunk, Piece, Ragged
 
 TEXTS = [f"document {i} " + "x" * (i * 37 % 90) for i in range(200)]
@@ -142,6 +143,37 @@ def test_the_order_of_shards_does_not_depend_on_the_order_of_their_making(tmp_pa
     for name in "cab":
         write(tmp_path / f"{name}.jsonl", LINES)
     assert Dataset.from_path("d", str(tmp_path)).shards == ("a.jsonl", "b.jsonl", "c.jsonl")
+
+
+def test_a_listing_goes_into_folders_follows_links_and_leaves_marks_out(tmp_path: Path) -> None:
+    for name in ("b/z", "b/a", "a", "c", "b/_kept"):
+        (tmp_path / "data" / name).parent.mkdir(exist_ok=True, parents=True)
+        write(tmp_path / "data" / f"{name}.jsonl", LINES)
+    for mark in ("_SUCCESS", ".a.jsonl", "_logs/a.jsonl", ".git/a.jsonl", "b/_metadata"):
+        (tmp_path / "data" / mark).parent.mkdir(exist_ok=True)
+        (tmp_path / "data" / mark).write_text("no data")
+    (tmp_path / "far").mkdir()
+    write(tmp_path / "far" / "f.jsonl", LINES)
+    (tmp_path / "data" / "linked").symlink_to(tmp_path / "far")
+    (tmp_path / "data" / "d.jsonl").symlink_to(tmp_path / "far" / "f.jsonl")
+    (tmp_path / "data" / "nowhere.jsonl").symlink_to(tmp_path / "missing.jsonl")
+    (tmp_path / "data" / "empty.jsonl").touch()
+    (tmp_path / "data" / "README").write_text("not data by its suffix")
+    found = Dataset.from_path("d", str(tmp_path / "data"))
+    names = ["a.jsonl", "b/_kept.jsonl", "b/a.jsonl", "b/z.jsonl", "c.jsonl", "d.jsonl", "linked/f.jsonl"]
+    assert list(found.shards) == names
+    assert found.sizes.tolist() == [len(LINES)] * len(names)
+
+
+def test_a_listing_asks_for_many_sizes_at_a_time_where_an_answer_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(600):
+        (tmp_path / f"{number:03}.jsonl").write_bytes(b"x" * (number + 1))
+    quick = list_files(str(tmp_path))
+    monkeypatch.setattr("zephon.io.storage._SLOW_S", 0.0)  # every file system counts as slow
+    assert list_files(str(tmp_path)) == quick
+    assert quick.sizes == list(range(1, 601))
 
 
 @pytest.mark.parametrize("suffix", list(WRITERS))

@@ -59,21 +59,21 @@ class Dataset:
 
             return stdlib(name, path)
         try:
-            fs, root, files = list_files(path)
+            fs, root, names, sizes = list_files(path)
         except NotFound as error:
             raise NotFound(f"dataset {name!r}: {error.what}", follows=error.follows, remedy=error.remedy) from error
-        if fmt is None:
-            fmt, files = detect(files, path)
-        chosen = format_named(fmt)
-        files = [pair for pair in files if pair[1] > 0]
-        if not files:
+        detected, kept = (fmt, None) if fmt is not None else detect(names, path)
+        chosen = format_named(detected)
+        if kept is not None or 0 in sizes:
+            filled = [i for i in (range(len(names)) if kept is None else kept) if sizes[i]]
+            names, sizes = [names[i] for i in filled], [sizes[i] for i in filled]
+        if not names:
             raise ConfigError(
                 f"dataset {name!r}: {path!r} holds no {chosen.name} shard with any content",
                 follows="its share of the mixture could never be filled",
                 remedy="check that the files were written to the end, or leave the dataset out",
             )
-        sizes = np.array([size for _, size in files], np.int64)
-        return Dataset(name, chosen, tuple(file for file, _ in files), sizes, root, fs)
+        return Dataset(name, chosen, tuple(names), np.array(sizes, np.int64), root, fs)
 
     @staticmethod
     def from_dict(name: str, shards: Mapping[str, InMemoryShard]) -> Dataset:

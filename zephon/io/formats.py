@@ -57,14 +57,18 @@ SUFFIXES = {
 _COMPRESSED = ("gz", "zst", "zstd")
 
 
-def detect(files: list[tuple[str, int]], where: str) -> tuple[str, list[tuple[str, int]]]:
-    """The one format of these files, (name, size) each, and those that are of it.
+def detect(names: list[str], where: str) -> tuple[str, list[int] | None]:
+    """The one format of these files, and the indexes of those that are of it; None for all of them.
 
     Raises:
         ConfigError: no file has a known suffix, or files of two formats lie side by side.
     """
-    formats = [format_of(name) for name, _ in files]
-    found: dict[str, str] = {fmt: files[formats.index(fmt)][0] for fmt in {*formats} if fmt is not None}
+    last = {name[name.rfind(".") + 1 :] for name in names}
+    if len(last) == 1 and (only := _format_of(*last)) is not None:  # nearly always, and there may be very many
+        return only, None
+    suffixes = [_suffix(name) for name in names]
+    formats = {suffix: _format_of(suffix) for suffix in suffixes}
+    found = {fmt: names[suffixes.index(suffix)] for suffix, fmt in reversed(formats.items()) if fmt is not None}
     if not found:
         raise ConfigError(
             f"{where!r}: no file has a known suffix ({', '.join(SUFFIXES)})",
@@ -79,21 +83,19 @@ def detect(files: list[tuple[str, int]], where: str) -> tuple[str, list[tuple[st
             remedy="point at one of them with a glob, or name the format with fmt=...",
         )
     (fmt,) = found
-    if None not in formats:
-        return fmt, files
-    return fmt, [pair for pair, its in zip(files, formats, strict=True) if its is not None]
+    if None not in formats.values():
+        return fmt, None
+    return fmt, [i for i, suffix in enumerate(suffixes) if formats[suffix] is not None]
 
 
-def format_of(name: str) -> str | None:
-    """The format that a file's suffix stands for; None for an unknown one."""
+def _suffix(name: str) -> str:
+    """What a file's name ends with, two parts of it where the last one says how it is compressed."""
     stem, _, suffix = name.rpartition(".")
-    if suffix in _COMPRESSED:
-        suffix = f"{stem.rpartition('.')[2]}.{suffix}"
-    found = SUFFIXES.get(f".{suffix}")
-    if found is not None:
-        return found
-    lower = name.lower()
-    return None if lower == name else format_of(lower)
+    return f"{stem.rpartition('.')[2]}.{suffix}" if suffix.lower() in _COMPRESSED else suffix
+
+
+def _format_of(suffix: str) -> str | None:
+    return SUFFIXES.get(f".{suffix.lower()}")
 
 
 def format_named(name: str) -> Format:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import operator
 import os
+import stat
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import fsspec
@@ -93,27 +93,34 @@ def read_scratch(fs: Any, path: str, start: int, stop: int) -> tuple[bytes | byt
     return memory, count
 
 
-def list_files(url: str) -> tuple[Any, str, list[tuple[str, int]]]:
+class Listing(NamedTuple):
+    """Files of data: their names below the root, sorted, and their sizes in bytes."""
+
+    fs: Any
+    root: str
+    names: list[str]
+    sizes: list[int]
+
+
+def list_files(url: str) -> Listing:
     """The files of a directory (recursively), a glob or a single file.
 
     Hidden files and those that mark a finished job (``_SUCCESS``) are not data and are left out.
-
-    Returns:
-        (file system, root path, [(path relative to root, size in bytes)] sorted by path).
 
     Raises:
         NotFound: nothing is there.
     """
     fs, path = filesystem(url)
     if is_local(fs) and os.path.isdir(path) and not any(mark in path for mark in "*?["):
-        root, files = path, _walk(path)
+        root, (names, sizes) = path, _walk(path)
     else:
         root, found = _listed(fs, path, url)
-        named = ((full[len(root) :].lstrip("/"), size) for full, size in found.items())
-        files = [(name, size) for name, size in named if not _is_left_out(name)]
-    if not files:
+        named = sorted((full[len(root) :].lstrip("/"), size) for full, size in found.items())
+        kept = [(name, size) for name, size in named if not _is_left_out(name)]
+        names, sizes = [name for name, _ in kept], [size for _, size in kept]
+    if not names:
         raise _nothing(url, "there is no file of data in it")
-    return fs, root, sorted(files, key=operator.itemgetter(0))
+    return Listing(fs, root, names, sizes)
 
 
 def _listed(fs: Any, path: str, url: str) -> tuple[str, dict[str, int]]:
@@ -145,37 +152,54 @@ def _is_mark(file: str) -> bool:
     return file[0] == "." or file in ("_SUCCESS", "_metadata", "_common_metadata")
 
 
-def _walk(root: str) -> list[tuple[str, int]]:
-    """Path relative to the root, and size, of each file of data below a local directory.
+def _walk(root: str) -> tuple[list[str], list[int]]:
+    """Names relative to the root, sorted, and sizes of the files of data below a local directory.
 
-    With os.scandir a listing of 100,000 local files takes well under a second, where fs.find takes several.
+    A listing of 100,000 local files takes half a second, where fs.find takes several: no object is made for a file, and its
+    folder's path is looked up once.
     """
     names: list[str] = []
-    entries: list[os.DirEntry[str]] = []
-    pending = [""]
-    while pending:
-        below = pending.pop()
-        with os.scandir(f"{root}/{below}") as found:
-            for entry in found:
-                name = entry.name
-                if entry.is_dir():
-                    if name[0] not in "._":
-                        pending.append(f"{below}{name}/")
-                elif entry.is_file() and not (name[0] in "._" and _is_mark(name)):
+    sizes: list[int] = []
+    folders = [""]
+    for below in folders:
+        folder = os.open(f"{root}/{below}", os.O_RDONLY)
+        try:
+            found = sorted(name for name in os.listdir(folder) if not (name[0] in "._" and _is_mark(name)))
+            for name, (size, is_folder) in zip(found, _sizes(folder, found), strict=True):
+                if not is_folder and size >= 0:
                     names.append(below + name)
-                    entries.append(entry)
-    return list(zip(names, _sizes(entries), strict=True))
+                    sizes.append(size)
+                elif is_folder and name[0] != "_":
+                    folders.append(f"{below}{name}/")
+        finally:
+            os.close(folder)
+    if len(folders) > 1:
+        order = sorted(range(len(names)), key=names.__getitem__)
+        names, sizes = [names[i] for i in order], [sizes[i] for i in order]
+    return names, sizes
 
 
-def _sizes(entries: list[os.DirEntry[str]]) -> list[int]:
-    sizes = [entry.stat().st_size for entry in entries[:_FEW]]
-    rest = entries[_FEW:]
+def _sizes(folder: int, names: list[str]) -> list[tuple[int, bool]]:
+    """(size, whether it is a folder) of each name; -1 for what is neither file nor folder."""
+    first, rest = names[:_FEW], names[_FEW:]
     asked = time.perf_counter()
-    sizes += [entry.stat().st_size for entry in rest[:_FEW]]
-    rest, apiece = rest[_FEW:], (time.perf_counter() - asked) / _FEW
-    if apiece < _SLOW_S:
-        return sizes + [entry.stat().st_size for entry in rest]
+    sizes = _sizes_one_by_one(folder, first)
+    if not rest or time.perf_counter() - asked < _SLOW_S * _FEW:
+        return sizes + _sizes_one_by_one(folder, rest)
     # On a network file system an answer takes long, and many questions can be under way at once.
     with ThreadPoolExecutor(32) as pool:
-        parts = pool.map(lambda i: [entry.stat().st_size for entry in rest[i : i + _FEW]], range(0, len(rest), _FEW))
+        parts = pool.map(lambda i: _sizes_one_by_one(folder, rest[i : i + _FEW]), range(0, len(rest), _FEW))
         return sizes + [size for part in parts for size in part]
+
+
+def _sizes_one_by_one(folder: int, names: list[str]) -> list[tuple[int, bool]]:
+    sizes = []
+    for name in names:
+        try:
+            found = os.stat(name, dir_fd=folder)
+        except FileNotFoundError:  # a link to nowhere, or a file that went while we looked
+            sizes.append((-1, False))
+            continue
+        mode = found.st_mode
+        sizes.append((found.st_size if stat.S_ISREG(mode) else -1, stat.S_ISDIR(mode)))
+    return sizes
