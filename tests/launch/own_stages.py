@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -34,3 +35,18 @@ def forgetful(run: RunDir, spec: RunSpec) -> None:
 
 def unwritable(run: RunDir, spec: RunSpec) -> object:
     return {"value": object()}
+
+
+def until_mended(run: RunDir, spec: RunSpec) -> None:
+    """Fails until somebody has mended what is wrong."""
+    if not run.exists("mended.json"):
+        raise RuntimeError("somebody has to mend this")
+
+
+def until_told(run: RunDir, spec: RunSpec, *, name: str) -> dict[str, Any]:
+    """Goes on when it is told to; notes each try."""
+    tries = len(run.fs.ls(run.path(name))) if run.exists(name) else 0
+    run.write_json(name, f"try-{tries}.json", data={"pid": os.getpid()})
+    while not run.exists(f"{name}-told.json"):
+        time.sleep(0.05)
+    return {"tries": tries + 1}

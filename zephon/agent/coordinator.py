@@ -2,7 +2,7 @@
 
     agent -> {"hello", node, pid, generation}  {"ready", store}  {"beat"}  {"leaving"}  {"exited", generation, exits, error}
     agent <- {"assign", generation, rank, nodes, store}  {"regroup", generation, reason, drain}
-             {"release"}  {"finish", status, cause}
+             {"release"}  {"finish", status, cause}          (and for other stages than training: agent/stages.py)
 
 JSON lines over TCP. A closed connection is a gone node, so that a killed agent is noticed at once; silence for two
 heartbeats is one too. Every decision is written to the run's events. It imports no torch: it starts in a tenth of a
@@ -292,10 +292,17 @@ def newest_checkpoint(rundir: RunDir) -> int:
     return -1
 
 
+def _staged() -> type[Coordinator]:
+    from zephon.agent.stages import StagedCoordinator  # the launcher's rooms, which training alone does not need
+
+    return StagedCoordinator
+
+
 async def _main(arguments: argparse.Namespace) -> int:
     rundir = RunDir(arguments.run)
     spec = read_spec(rundir, arguments.attempt)
-    coordinator = Coordinator(rundir, arguments.attempt, spec, expected=arguments.nodes)
+    made = _staged() if len(spec.stages.order) > 1 else Coordinator
+    coordinator = made(rundir, arguments.attempt, spec, expected=arguments.nodes)
     if arguments.linger:
         coordinator.membership.rules = dataclasses.replace(coordinator.membership.rules, join_timeout_s=math.inf)
     await coordinator.start(arguments.host, arguments.port)

@@ -20,7 +20,9 @@ from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 
 if TYPE_CHECKING:
+    from zephon.agent.link import Link
     from zephon.agent.node import NodeConfig
+    from zephon.agent.stage_hand import StageHand
     from zephon.agent.warm import WarmServer
 
 FAILED_FOR_GOOD = 70
@@ -107,7 +109,8 @@ def _serve(arguments: argparse.Namespace, spec: RunSpec, server: WarmServer, lea
     beat_s = spec.elastic.heartbeat_s / 2
     link = Link(arguments.endpoint, config.node, beat_s=beat_s, timeout_s=spec.elastic.join_timeout_s)
     link.start()
-    agent = NodeAgent(config, link, server, leaving)
+    hand = _hand(arguments, spec, config, link, server, leaving)
+    agent = NodeAgent(config, link, server, leaving, hand)
     result = None
     try:
         result = agent.run()
@@ -119,7 +122,26 @@ def _serve(arguments: argparse.Namespace, spec: RunSpec, server: WarmServer, lea
         link.close()
     if link.finished is not None:
         return FAILED_FOR_GOOD if link.finished["status"] == 1 else int(link.finished["status"])
+    if result is not None and hand is not None:
+        return 1  # stages may be left to do, and nobody is there to say so
     return 143 if result is None else 0  # all its workers have done the last step, and nobody is there to tell
+
+
+def _hand(
+    arguments: argparse.Namespace,
+    spec: RunSpec,
+    config: NodeConfig,
+    link: Link,
+    server: WarmServer,
+    leaving: threading.Event,
+) -> StageHand | None:
+    """Who carries out stages on this node; None where training is all."""
+    from zephon.agent.stage_hand import StageHand
+
+    if len(spec.stages.order) == 1:
+        return None
+    logs = os.path.dirname(config.log_dir) if config.log_dir else None
+    return StageHand(link, server, leaving, spec=spec, rundir=RunDir(arguments.run), attempt=arguments.attempt, logs=logs)
 
 
 def _config(arguments: argparse.Namespace, spec: RunSpec) -> NodeConfig:

@@ -52,6 +52,7 @@ class Link:
         self._regroup: dict[str, Any] | None = None
         self.finished: dict[str, Any] | None = None
         self.failed: str | None = None
+        self.stage: dict[str, Any] | None = None
         self.released = threading.Event()
         self.address = ""
         self._closing = False
@@ -71,14 +72,16 @@ class Link:
         self._wakened.close()
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Queues a message. ``ready``, ``leaving`` and ``exited`` also become what is said again after a reconnect."""
+        """Queues a message. ``ready``, ``leaving``, ``exited`` and what a stage does are said again after a reconnect."""
         message = json.dumps({"kind": kind, **fields}).encode() + b"\n"
         with self._lock:
             if kind == "ready":
-                self._standing = {"ready": message}
+                self._standing = {"ready": message, **{k: v for k, v in self._standing.items() if k == "stage"}}
                 self._regroup = None
             elif kind in ("leaving", "exited"):
                 self._standing[kind] = message
+            elif kind in ("staging", "staged"):
+                self._standing["stage"] = message
             self._outbox.append(message)
         with contextlib.suppress(OSError):
             self._wake.send(b"x")
@@ -169,6 +172,8 @@ class Link:
                 self._assigned = dict(message)
             elif message["kind"] == "regroup":
                 self._regroup = dict(message)
+            elif message["kind"] == "stage":
+                self.stage = dict(message)
             elif message["kind"] == "finish":
                 self.finished = dict(message)
                 self.released.set()

@@ -206,6 +206,10 @@ class Membership:
         self.expected = self.target if self.target is not None else expected
         self._formed_once = self._after_loss = False
 
+    def begin(self, now: float) -> None:
+        """Its waits begin now: what the nodes did before was something else."""
+        self._changed = self._short_since = now
+
     def progress(self, *, step: int | None, checkpoint: int) -> None:
         """Steps done in this attempt, and the newest complete checkpoint."""
         self.stepped = self.stepped or step is not None
@@ -308,7 +312,7 @@ class Membership:
 
     def _form(self, now: float) -> list[Action]:
         able = sorted(
-            (n for n in self.nodes.values() if n.state in ("ready", "done") and not n.leaving), key=lambda n: _order(n.name)
+            (n for n in self.nodes.values() if n.state in ("ready", "done") and not n.leaving), key=lambda n: natural(n.name)
         )
         # After a generation has closed, its members come back as ready within moments: wait for them like for others.
         coming = [n for n in self.nodes.values() if n.state in ("warming", "stopped", "working") and not n.leaving]
@@ -365,6 +369,6 @@ def _told(error: Mapping[str, Any] | None, otherwise: str) -> str:
     return f"rank {error['rank']} on {error['node']} ended first, with status {error['status']}: {error['message']}"
 
 
-def _order(name: str) -> list[tuple[int, int | str]]:
+def natural(name: str) -> list[tuple[int, int | str]]:
     """Natural order of node names: node-2 before node-10."""
     return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]

@@ -42,6 +42,7 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from zephon.agent.link import Link
 from zephon.agent.membership import DONE, STALLED
+from zephon.agent.stage_hand import StageHand
 from zephon.agent.warm import Start, WarmServer
 
 log = logging.getLogger("zephon.agent")
@@ -80,8 +81,8 @@ class NodeConfig:
 class CoordinatedRendezvous(RendezvousHandler):
     """Generations as the coordinator assigns them."""
 
-    def __init__(self, link: Link, config: NodeConfig, leaving: threading.Event) -> None:
-        self.link, self.config, self.leaving = link, config, leaving
+    def __init__(self, link: Link, config: NodeConfig, leaving: threading.Event, hand: StageHand | None) -> None:
+        self.link, self.config, self.leaving, self.hand = link, config, leaving, hand
         self.generation = 0
         self._store: TCPStore | None = None
 
@@ -100,6 +101,8 @@ class CoordinatedRendezvous(RendezvousHandler):
             RendezvousClosedError: the job has finished or the coordinator is gone.
         """
         if self.leaving.is_set():
+            if self.hand is not None:
+                self.hand.leave()
             if self._store is not None:  # peers may still need it, until all of them have left this generation
                 self.link.send("leaving")  # again, for the request may have come when the workers had already ended
                 self.link.released.wait(_RELEASE_S)
@@ -109,7 +112,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
         host = f"[{address}]" if ":" in address else address
         self.link.send("ready", store=f"{host}:{store.port}")
-        assigned = self.link.wait_assignment(None, self.leaving)
+        assigned = self.hand.wait_assignment() if self.hand else self.link.wait_assignment(None, self.leaving)
         if assigned is None:
             if self.leaving.is_set():
                 raise RendezvousGracefulExitError("asked to leave")
@@ -137,11 +140,13 @@ class CoordinatedRendezvous(RendezvousHandler):
 
 
 class NodeAgent(SimpleElasticAgent):
-    """Starts, watches and stops this node's workers."""
+    """Starts, watches and stops this node's workers; ``hand`` carries out stages where there are others than training."""
 
-    def __init__(self, config: NodeConfig, link: Link, server: WarmServer, leaving: threading.Event) -> None:
-        self.config, self.link, self.server, self.leaving = config, link, server, leaving
-        self.rendezvous = CoordinatedRendezvous(link, config, leaving)
+    def __init__(
+        self, config: NodeConfig, link: Link, server: WarmServer, leaving: threading.Event, hand: StageHand | None = None
+    ) -> None:
+        self.config, self.link, self.server, self.leaving, self.hand = config, link, server, leaving, hand
+        self.rendezvous = CoordinatedRendezvous(link, config, leaving, hand)
         self._tickets: dict[int, int] = {}
         self._reported = True
         self._stalled = False
@@ -212,6 +217,8 @@ class NodeAgent(SimpleElasticAgent):
         self._report()
         if all(status == DONE for status, _ in exits.values()):
             if self.link.finished is None and self.link.failed is None:
+                if self.hand is not None:
+                    self.hand.poll()
                 return RunResult(state=WorkerState.HEALTHY)
             return RunResult(state=WorkerState.SUCCEEDED, return_values={base + rank: None for rank in exits})
         failures = {

@@ -1,7 +1,7 @@
 """The process of one stage: ``python -m zephon.launch.stage_process --run URL --attempt N --stage NAME``.
 
 It looks at the stage's inputs, skips it or runs it, and keeps ``stages/NAME.json``. Exit status: 0 done or skipped, 65 refused,
-1 failed; its supervisor writes the record where this process could not (killed, stopped).
+1 failed, 75 another node has the turn by now; whoever started it writes the record where it could not (killed, stopped).
 """
 
 from __future__ import annotations
@@ -16,15 +16,33 @@ import traceback
 from typing import Any
 
 from zephon.errors import ConfigError, ZephonError
-from zephon.launch.stages import Stage, fingerprint, inputs_of, is_current, read_record, source_of, stages_of
+from zephon.launch.stages import (
+    OVERTAKEN,
+    Stage,
+    fingerprint,
+    inputs_of,
+    is_current,
+    read_record,
+    read_turns,
+    source_of,
+    stages_of,
+)
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 
 log = logging.getLogger("zephon.stage")
 
 
-def run_stage(rundir: RunDir, attempt: int, stage: Stage, spec: RunSpec) -> int:
-    """Runs one stage unless it is current; returns the exit status."""
+def run_stage(rundir: RunDir, attempt: int, stage: Stage, spec: RunSpec, *, turn: int | None = None) -> int:
+    """Runs one stage unless it is current; returns the exit status. Only the newest ``turn`` may write the record."""
+
+    def write(record: dict[str, Any], **more: Any) -> None:
+        newest = read_turns(rundir, attempt).get("turn", 0)
+        if turn is not None and turn < newest:
+            log.info("stage %s: turn %d is over, another node has turn %d", stage.name, turn, newest)
+            raise SystemExit(OVERTAKEN)
+        rundir.write_json("stages", f"{record['name']}.json", data={**record, **more})
+
     record: dict[str, Any] = {"name": stage.name, "call": stage.call, "attempt": attempt, "started": time.time()}
     status = 1
     try:
@@ -34,7 +52,7 @@ def run_stage(rundir: RunDir, attempt: int, stage: Stage, spec: RunSpec) -> int:
             since = (read_record(rundir, stage.name) or {}).get("attempt")
             log.info("stage %s: skipped, its inputs are unchanged since attempt %s", stage.name, since)
             return 0
-        _write(rundir, record, status="running")
+        write(record, status="running")
         log.info("stage %s: runs %s", stage.name, stage.call)
         result = _plain(_function(stage)(rundir, spec, **stage.options), stage)
         outputs = {path: _size(rundir, path, stage) for path in stage.outputs}
@@ -45,15 +63,11 @@ def run_stage(rundir: RunDir, attempt: int, stage: Stage, spec: RunSpec) -> int:
         traceback.print_exc()
         record |= {"error": f"{type(error).__name__}: {error}"}
     else:
-        _write(rundir, record, status="done", ended=time.time(), outputs=outputs, result=result)
+        write(record, status="done", ended=time.time(), outputs=outputs, result=result)
         log.info("stage %s: done in %.1f s", stage.name, time.time() - record["started"])
         return 0
-    _write(rundir, record, status="failed", ended=time.time())
+    write(record, status="failed", ended=time.time())
     return status
-
-
-def _write(rundir: RunDir, record: dict[str, Any], **more: Any) -> None:
-    rundir.write_json("stages", f"{record['name']}.json", data={**record, **more})
 
 
 def _function(stage: Stage) -> Any:
@@ -95,12 +109,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--run", required=True)
     parser.add_argument("--attempt", type=int, required=True)
     parser.add_argument("--stage", required=True)
+    parser.add_argument("--turn", type=int, help="number of this try, where nodes take turns")
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
     rundir = RunDir(arguments.run)
     spec = RunSpec.from_dict(rundir.read_json("attempts", RunDir.attempt_name(arguments.attempt), "spec.json"))
     (stage,) = (one for one in stages_of(spec) if one.name == arguments.stage)
-    return run_stage(rundir, arguments.attempt, stage, spec)
+    return run_stage(rundir, arguments.attempt, stage, spec, turn=arguments.turn)
 
 
 if __name__ == "__main__":

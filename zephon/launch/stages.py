@@ -31,6 +31,7 @@ from zephon.rundir import RunDir
 from zephon.spec import RunSpec, StagesSpec
 
 TRAIN = "train"
+OVERTAKEN = 75  # exit status of a stage's process whose turn another node has by now
 _BLOCK = 1 << 20
 
 
@@ -196,6 +197,19 @@ def read_record(rundir: RunDir, name: str) -> dict[str, Any] | None:
         found: dict[str, Any] = rundir.read_json("stages", f"{name}.json")
     except (FileNotFoundError, ValueError):
         return None
+    return found
+
+
+def read_turns(rundir: RunDir, attempt: int) -> dict[str, Any]:
+    """``attempts/NNNN/stages.json``, kept by the coordinator on a cluster: ``{stages, stage, node, turn, lost, finish}``.
+
+    ``stages`` is a list of [name, state], ``node`` has the turn number ``turn`` at ``stage``, and
+    ``finish`` is how the run has ended. Empty before its first word.
+    """
+    try:
+        found: dict[str, Any] = rundir.read_json("attempts", RunDir.attempt_name(attempt), "stages.json")
+    except (FileNotFoundError, ValueError):
+        return {}
     return found
 
 

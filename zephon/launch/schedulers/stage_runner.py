@@ -1,4 +1,7 @@
-"""Stages other than training, in the supervisor: one process each, forked from the warm server, ended with the run."""
+"""Stages other than training: one process each, forked from a warm server, and what their ends mean for the run.
+
+On this machine the supervisor carries them out (``carry_out``), on a cluster the node whose turn it is (agent/stage_hand.py).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from zephon.agent.coordinator import newest_checkpoint
 from zephon.agent.membership import Finish
@@ -35,8 +39,7 @@ async def carry_out(
         stopping: whether the run was asked to stop; the stage then gets SIGTERM, and SIGKILL five seconds later.
     """
     log = str(place(rundir, attempt) / "logs" / "stages" / f"{stage.name}.log")
-    argv = ["--run", rundir.url, "--attempt", str(attempt), "--stage", stage.name]
-    ticket = server.start(Start(module="zephon.launch.stage_process", argv=argv, env=env, log=log, session=True))
+    ticket = server.start(process_of(stage, rundir=rundir, attempt=attempt, env=env, log=log))
     asked: float | None = None
     while ticket not in server.exits:
         server.poll()
@@ -47,20 +50,37 @@ async def carry_out(
             asked = asked or time.monotonic()
         await asyncio.sleep(_POLL_S)
     status, _ = server.exits[ticket]
-    return _outcome(stage, status, rundir, attempt, stopped=asked is not None, log=log)
+    return outcome(stage, status, rundir, attempt, stopped=asked is not None, log=log)
 
 
-def _outcome(stage: Stage, status: int, rundir: RunDir, attempt: int, *, stopped: bool, log: str) -> tuple[Finish, str]:
-    record = read_record(rundir, stage.name) or {"name": stage.name, "call": stage.call, "attempt": attempt}
+def process_of(
+    stage: Stage, *, rundir: RunDir, attempt: int, env: Mapping[str, str | None], log: str | None, turn: int | None = None
+) -> Start:
+    """The process of a stage; ``turn`` is the coordinator's number of this try, where nodes take turns."""
+    argv = ["--run", rundir.url, "--attempt", str(attempt), "--stage", stage.name]
+    argv += ["--turn", str(turn)] if turn is not None else []
+    return Start(module="zephon.launch.stage_process", argv=argv, env=env, log=log, session=True)
+
+
+def outcome(stage: Stage, status: int, rundir: RunDir, attempt: int, *, stopped: bool, log: str | None) -> tuple[Finish, str]:
+    """What a stage's exit status means for the run, and the stage's state; writes the record where its process could not."""
+    record = read_record(rundir, stage.name) or {}
     if status == 0:
-        return Finish(0, f"stage {stage.name} is done"), "done" if record["attempt"] == attempt else "skipped"
+        return Finish(0, f"stage {stage.name} is done"), "done" if record.get("attempt") == attempt else "skipped"
     if record.get("status") != "failed" or record["attempt"] != attempt:  # it had no time for words of its own
-        error = "stopped" if stopped else f"its process ended with status {status}; see {log}"
-        record |= {"status": "stopped" if stopped else "failed", "attempt": attempt, "ended": time.time(), "error": error}
-        rundir.write_json("stages", f"{stage.name}.json", data=record)
+        error = "stopped" if stopped else f"its process ended with status {status}; see {log or 'the log of its node'}"
+        record = record_end(stage, rundir, attempt, status="stopped" if stopped else "failed", error=error)
     if stopped:
         return Finish(143, f"stopped in stage {stage.name}"), "stopped"
     return Finish(65 if status == 65 else 1, f"stage {stage.name} failed: {record['error']}"), "failed"
+
+
+def record_end(stage: Stage, rundir: RunDir, attempt: int, *, status: str, error: str) -> dict[str, Any]:
+    """Ends the record of a stage whose process had no time for it."""
+    record = read_record(rundir, stage.name) or {"name": stage.name, "call": stage.call}
+    record |= {"status": status, "attempt": attempt, "ended": time.time(), "error": error}
+    rundir.write_json("stages", f"{stage.name}.json", data=record)
+    return record
 
 
 def record_training(rundir: RunDir, attempt: int, spec: RunSpec, *, started: float, finish: Finish) -> None:
