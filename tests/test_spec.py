@@ -58,6 +58,17 @@ def test_mistakes_are_named_with_their_full_name(data: dict[str, Any], says: str
     assert says in str(caught.value)
 
 
+def test_a_field_that_came_late_is_said_only_where_it_says_something_else_than_runs_did_before_it() -> None:
+    before = RunSpec.from_dict(MINIMAL)
+    for name, value in [("data__on_error", "raise"), ("data__quarantine_budget", 100), ("stages__order", ["train"])]:
+        assert RunSpec.from_dict(changed(**{name: value})).sha256() == before.sha256()
+    now = RunSpec.from_dict(changed(data__on_error="quarantine", data__quarantine_budget=7))
+    assert now.sha256() != before.sha256()
+    assert RunSpec.from_dict(json.loads(now.canonical_json())) == now
+    assert set(now.fields_of("pinned")) - set(before.fields_of("pinned")) == {"data.on_error"}
+    assert before.to_dict()["data"]["on_error"] == "raise"
+
+
 def test_what_defines_the_data_is_pinned_and_what_moves_it_is_free() -> None:
     spec = RunSpec.from_dict(MINIMAL)
     pinned, guarded, free = (set(spec.fields_of(kind)) for kind in ("pinned", "guarded", "free"))  # type: ignore[arg-type]

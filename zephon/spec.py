@@ -4,7 +4,9 @@
     guarded   defines the model or its optimization: refused unless named in ``allow``
     free      performance and placement: never in the fingerprint
 
-A field's kind stands beside its default, so that a new field must say what it is. ``RunSpec.from_dict`` rejects unknown
+A field's kind stands beside its default, so that a new field must say what it is. A *late* field came after the first runs:
+its default is what they did, must never change, and is not said where nothing else is said (``fields_of``, ``canonical_json``),
+so that older contracts, checkpoints, records and hashes stand. ``RunSpec.from_dict`` rejects unknown
 keys and wrong types with the full dotted name; ``canonical_json`` has sorted keys and no floats that print differently.
 """
 
@@ -23,8 +25,8 @@ from zephon.errors import ConfigError, nearest
 Kind = Literal["pinned", "guarded", "free"]
 
 
-def _field(kind: Kind, default: Any, choices: tuple[str, ...] | None, ge: float | None) -> Any:
-    metadata = {"kind": kind, "choices": choices, "ge": ge}
+def _field(kind: Kind, default: Any, choices: tuple[str, ...] | None, ge: float | None, late: bool) -> Any:
+    metadata = {"kind": kind, "choices": choices, "ge": ge, "late": late}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
     if default is dataclasses.MISSING:
@@ -32,19 +34,25 @@ def _field(kind: Kind, default: Any, choices: tuple[str, ...] | None, ge: float 
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def pinned(default: Any = dataclasses.MISSING, *, choices: tuple[str, ...] | None = None, ge: float | None = None) -> Any:
+def pinned(
+    default: Any = dataclasses.MISSING, *, choices: tuple[str, ...] | None = None, ge: float | None = None, late: bool = False
+) -> Any:
     """A field that defines the data stream."""
-    return _field("pinned", default, choices, ge)
+    return _field("pinned", default, choices, ge, late)
 
 
-def guarded(default: Any = dataclasses.MISSING, *, choices: tuple[str, ...] | None = None, ge: float | None = None) -> Any:
+def guarded(
+    default: Any = dataclasses.MISSING, *, choices: tuple[str, ...] | None = None, ge: float | None = None, late: bool = False
+) -> Any:
     """A field that defines the model or its optimization."""
-    return _field("guarded", default, choices, ge)
+    return _field("guarded", default, choices, ge, late)
 
 
-def free(default: Any = dataclasses.MISSING, *, choices: tuple[str, ...] | None = None, ge: float | None = None) -> Any:
+def free(
+    default: Any = dataclasses.MISSING, *, choices: tuple[str, ...] | None = None, ge: float | None = None, late: bool = False
+) -> Any:
     """A performance or placement setting."""
-    return _field("free", default, choices, ge)
+    return _field("free", default, choices, ge, late)
 
 
 class Spec:
@@ -54,7 +62,7 @@ class Spec:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             choices, ge = field.metadata.get("choices"), field.metadata.get("ge")
-            if choices is not None and value not in choices:
+            if choices is not None and value is not None and value not in choices:
                 raise ConfigError(
                     f"{field.name}={value!r} is not one of {', '.join(map(repr, choices))}",
                     follows="the run could not be built",
@@ -79,22 +87,30 @@ class Spec:
 
     def canonical_json(self) -> str:
         """Sorted keys, no spaces, shortest float form; equal specs give equal text."""
-        return _canonical(self.to_dict())
+        return json.dumps(_said(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     def sha256(self) -> str:
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()
 
 
+ON_ERROR = ("raise", "quarantine")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetSpec(Spec):
+    """``on_error``: what a document does that cannot be used; None follows ``data.on_error``."""
+
     path: str = pinned()
     format: str | None = pinned(None)
     field: str = pinned("text")
     weight: float = pinned(1.0)
+    on_error: str | None = pinned(None, choices=ON_ERROR, late=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSpec(Spec):
+    """``quarantine_budget``: documents that a lane may leave out before the run ends, where ``on_error`` is quarantine."""
+
     datasets: dict[str, DatasetSpec] = pinned()
     seed: int = pinned(0)
     chunk_bytes: int = pinned(262144, ge=1024)
@@ -102,6 +118,8 @@ class DataSpec(Spec):
     shuffle_documents: bool = pinned(True)
     exhausted: str = pinned("repeat", choices=("repeat", "stop", "redistribute"))
     tokens_per_byte: dict[str, float] | None = pinned(None)
+    on_error: str = pinned("raise", choices=ON_ERROR, late=True)
+    quarantine_budget: int = free(100, ge=0, late=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -271,14 +289,7 @@ class RunSpec(Spec):
     trainer: TrainerSpec = guarded()
     elastic: ElasticSpec = free(ElasticSpec())
     scheduler: SchedulerSpec = free(SchedulerSpec())
-    stages: StagesSpec = free(StagesSpec())
-
-    def canonical_json(self) -> str:
-        """Like every spec's; ``stages`` is left out where it says nothing, so that older hashes stand."""
-        tree = self.to_dict()
-        if self.stages == StagesSpec():
-            del tree["stages"]
-        return _canonical(tree)
+    stages: StagesSpec = free(StagesSpec(), late=True)
 
     def check_nodes(self) -> None:
         """Raises ConfigError when ``nodes`` lies outside ``elastic.nodes_min..nodes_max``."""
@@ -291,15 +302,30 @@ class RunSpec(Spec):
             )
 
     def fields_of(self, kind: Kind) -> dict[str, Any]:
-        """All leaf values of one kind by dotted name, for the contract: ``{"data.seed": 0, ...}``."""
-        return {name: value for name, found, value in _leaves(self, "") if found == kind}
+        """The leaf values of one kind by dotted name, for the contract: ``{"data.seed": 0, ...}``."""
+        return {
+            name: value for name, field, value in _leaves(self, "") if field.metadata["kind"] == kind and _says(field, value)
+        }
+
+    def assumed(self, kind: Kind) -> dict[str, Any]:
+        """By dotted name, what a run does that says nothing of a late field."""
+        late = ((name, field) for name, field, _ in _leaves(self, "") if field.metadata["late"])
+        return {name: field.default for name, field in late if field.metadata["kind"] == kind}
 
 
-def _canonical(tree: dict[str, Any]) -> str:
-    return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+def _says(field: dataclasses.Field[Any], value: Any) -> bool:
+    return not field.metadata["late"] or bool(value != field.default)
 
 
-def _leaves(spec: Spec, prefix: str) -> Iterator[tuple[str, Kind, Any]]:
+def _said(value: Any) -> Any:
+    """Plain containers, without late fields that say nothing."""
+    if isinstance(value, Spec):
+        fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))  # type: ignore[arg-type]
+        return {field.name: _said(held) for field, held in fields if _says(field, held)}
+    return {key: _said(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _leaves(spec: Spec, prefix: str) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
     for field in dataclasses.fields(spec):  # type: ignore[arg-type]
         value, name = getattr(spec, field.name), prefix + field.name
         if isinstance(value, Spec):
@@ -308,7 +334,7 @@ def _leaves(spec: Spec, prefix: str) -> Iterator[tuple[str, Kind, Any]]:
             for key, item in sorted(value.items()):
                 yield from _leaves(item, f"{name}.{key}.")
         else:
-            yield name, field.metadata["kind"], value
+            yield name, field, value
 
 
 def _build(wanted: Any, value: Any, at: str) -> Any:

@@ -48,6 +48,29 @@ def test_a_changed_pinned_field_is_refused_with_name_both_values_and_the_ways_on
     assert caught.value.exit_status == 65
 
 
+def test_a_contract_from_before_a_field_existed_stands_for_what_runs_did_then(spec: RunSpec) -> None:
+    contract = contract_of(spec)
+    assert not any("on_error" in field for field in contract["pinned"]), "as older versions wrote it"
+    assert "on_error" not in spec.canonical_json()
+    assert differences(contract, changed(spec, ["data.on_error=raise"])) == []
+    with pytest.raises(ContractError, match=r'data.on_error is "raise" in the run and "quarantine" now') as caught:
+        check(contract, changed(spec, ["data.on_error=quarantine"]), run="exp1")
+    assert "restore the value (data.on_error=raise)" in caught.value.remedy
+    with pytest.raises(ConfigError, match="the field is pinned"):
+        check(contract, spec, run="exp1", allow=["data.on_error"])
+
+
+@pytest.mark.parametrize("word", ["data.on_error=quarantine", "data.datasets.docs.on_error=quarantine"])
+def test_a_run_that_quarantines_may_not_stop_doing_so_but_its_budget_is_free(spec: RunSpec, word: str) -> None:
+    contract = contract_of(changed(spec, [word]))
+    assert check(contract, changed(spec, [word, "data.quarantine_budget=7"]), run="exp1") == []
+    with pytest.raises(ContractError) as caught:
+        check(contract, spec, run="exp1")
+    field = word.split("=")[0]
+    assert f'{field} is "quarantine" in the run and ' in caught.value.what
+    assert word in caught.value.remedy
+
+
 def test_a_new_dataset_is_a_change_of_the_mixture(spec: RunSpec) -> None:
     found = differences(contract_of(spec), changed(spec, ["data.datasets.web.path=x"]))
     assert {d.field for d in found} >= {"data.datasets.web.path", "data.datasets.web.weight"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.test_worker import workers, write_run
+from tests.train.test_worker import telling_workers, workers, write_run
 from zephon.ledger import compare, read_ledger
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.rundir import RunDir
@@ -77,6 +78,62 @@ def test_parts_of_one_reason_become_one_with_the_first_eight_addresses():
     place = [Address("web", "a.jsonl", row) for row in range(12)]
     parts = [LeftOut("late", 1, (place[0],)), LeftOut("long", 9, tuple(place[1:9])), LeftOut("long", 2, tuple(place[10:]))]
     assert by_reason(parts[1:] + parts[:1]) == (parts[0], LeftOut("long", 11, tuple(place[1:9])))
+
+
+def write_some_bad(folder: Path) -> set[int]:
+    """Every thirtieth line is no document; the addresses of those, which are where they begin."""
+    write_documents(folder)
+    part = folder / "data" / "part.jsonl"
+    lines = part.read_text().splitlines()
+    lines = [f"{'not json' if i % 30 == 4 else line}\n" for i, line in enumerate(lines)]
+    part.write_text("".join(lines))
+    return {at for at, line in zip(itertools.accumulate(map(len, lines), initial=0), lines, strict=False) if "not" in line}
+
+
+@pytest.mark.parametrize("where", ["for all", "for one dataset"])
+def test_a_line_that_is_no_document_is_left_out_and_named_in_the_ledger_where_the_experiment_says_so(tmp_path, where):
+    bad = write_some_bad(tmp_path)
+    write_oversized(tmp_path, 1)
+    (status, told), *_ = telling_workers(tmp_path, 1)
+    assert status == 65, "without a word about it a bad line ends the run"
+    assert "part.jsonl" in told
+    shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
+    for attempt, size in [(2, 1), (3, 2)]:
+        run = tmp_path / f"at-{size}"
+        mine = {"path": str(tmp_path / "data")}
+        said = {"data__on_error": "quarantine"} if where == "for all" else {}
+        datasets = {"mine": mine if said else {**mine, "on_error": "quarantine"}}
+        fields = {"trainer__steps": STEPS, "data__datasets": datasets, "data__chunk_bytes": 1024, **said}
+        write_run(run, attempt, **fields)
+        assert workers(run, size, attempt=attempt) == [0] * size
+    alone, together = (list(read_ledger(str(tmp_path / f"at-{size}" / "ledger.jsonl"))) for size in (1, 2))
+    named = {row[2] for line in alone for some in line.rest.get("left_out", {}).values() for row in some["first"]}
+    assert named
+    assert named <= bad, "only bad lines are left out"
+    assert [line.rest.get("left_out") for line in together] == [line.rest.get("left_out") for line in alone]
+    assert compare(str(tmp_path / "at-1"), str(tmp_path / "at-2")).equal
+
+
+def test_more_bad_lines_than_the_budget_allows_end_the_run(tmp_path):
+    write_some_bad(tmp_path)
+    write_oversized(tmp_path, 1, data__on_error="quarantine", data__quarantine_budget=0)
+    (status, told), *_ = telling_workers(tmp_path, 1)
+    assert status == 65
+    assert "more than quarantine_budget=0" in told
+
+
+def test_a_checkpoint_from_before_on_error_existed_goes_on_and_not_with_another_choice(tmp_path):
+    write_documents(tmp_path)
+    write_oversized(tmp_path, 1)
+    assert workers(tmp_path, 1) == [0]
+    meta = json.loads((tmp_path / "checkpoints" / "step-00000006" / "meta.json").read_text())
+    assert not any("on_error" in name for name in meta["meta"]["pinned"]), "as older versions wrote it"
+    write_oversized(tmp_path, 2, trainer__steps=STEPS + 1)
+    assert workers(tmp_path, 1, attempt=2) == [0]
+    write_oversized(tmp_path, 3, trainer__steps=STEPS + 2, data__on_error="quarantine")
+    (status, told), *_ = telling_workers(tmp_path, 1, attempt=3)
+    assert status == 65
+    assert "data.on_error was 'raise' when this checkpoint was made and is 'quarantine' now" in told
 
 
 def test_ledger_and_metrics_say_what_was_left_out_and_in_which_attempt_and_legs_still_verify(tmp_path):

@@ -49,12 +49,15 @@ def contract_of(
 
 
 def differences(contract: Mapping[str, Any], spec: RunSpec, *, files: Mapping[str, Any] | None = None) -> list[Difference]:
-    """All pinned and guarded fields that differ, pinned ones first, by name; then datasets whose files have changed."""
+    """All pinned and guarded fields that differ, pinned ones first, by name; then datasets whose files have changed.
+
+    A field that the contract is older than counts as what runs did before it existed (`RunSpec.assumed`).
+    """
     now = contract_of(spec)
     found = []
     kinds: tuple[Literal["pinned", "guarded"], ...] = ("pinned", "guarded")
     for kind in kinds:
-        old, new = contract[kind], now[kind]
+        old, new = ({**spec.assumed(kind), **side[kind]} for side in (contract, now))
         for field in sorted(old.keys() | new.keys()):
             before, after = old.get(field, NOT_SET), new.get(field, NOT_SET)
             if before != after:
@@ -89,7 +92,7 @@ def check(
     guarded = spec.fields_of("guarded")
     for name in allow:
         if not any(_covers(name, field) for field in guarded):
-            pinned = any(_covers(name, field) for field in spec.fields_of("pinned"))
+            pinned = any(_covers(name, field) for field in spec.fields_of("pinned") | spec.assumed("pinned"))
             raise ConfigError(
                 f"allow=[{name}]: " + ("the field is pinned" if pinned else "there is no guarded field of that name"),
                 follows="a change of it would alter the data of later steps" if pinned else "the word would have no effect",

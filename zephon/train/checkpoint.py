@@ -170,7 +170,7 @@ def _check_names(run: RunDir, step: int, tensors: dict[str, Tensor], saved: dict
 
 def check_pinned(meta: Meta, spec: RunSpec) -> None:
     """Refuses to continue a run whose data stream would be another one."""
-    before, now = meta.pinned, json.loads(json.dumps(spec.fields_of("pinned")))
+    before, now = (spec.assumed("pinned") | said for said in (meta.pinned, json.loads(json.dumps(spec.fields_of("pinned")))))
     changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
     if changed:
         name = changed[0]

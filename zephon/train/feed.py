@@ -13,7 +13,7 @@ from zephon.io import Dataset
 from zephon.ledger import sequence_digest
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
 from zephon.rundir import RunDir
-from zephon.spec import DatasetSpec, EvalDatasetSpec, RunSpec
+from zephon.spec import DatasetSpec, DataSpec, EvalDatasetSpec, RunSpec
 from zephon.train.data import Rows, StepBatch, by_reason, joined
 from zephon.train.distributed import World
 from zephon.train.session import Job
@@ -73,6 +73,7 @@ def pipeline(
     built = (
         _options(zephon.Pipeline(source), spec, dp_rank, dp_size)
         .options(flush_every_k_chunks=shape.flush_every_k_chunks or None)
+        .options(on_error=_on_error(data), quarantine_budget=data.quarantine_budget)
         .tokenize(tokenizer, field=_field(data.datasets), special_tokens=spec.tokenizer.special_tokens)
         .pack_flat(shape.context_length, algorithm=shape.packing)
     )
@@ -195,6 +196,13 @@ def _dataset(name: str, path: str, fmt: str | None) -> Dataset:
             follows="there would be nothing to train on",
             remedy="correct the path or the format of this dataset",
         ) from error
+
+
+def _on_error(data: DataSpec) -> str | dict[str, str]:
+    """One word where all datasets have the same, as the stream's description had it always."""
+    by_dataset = {name: one.on_error or data.on_error for name, one in data.datasets.items()}
+    words = set(by_dataset.values())
+    return words.pop() if len(words) == 1 else by_dataset
 
 
 def _field(datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec]) -> str:
