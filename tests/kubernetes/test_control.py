@@ -15,6 +15,7 @@ from tests.kubernetes.samples import sample_app
 from zephon.errors import ConfigError
 from zephon.launch.schedulers import kubernetes_control as control
 from zephon.launch.schedulers.kubernetes import create_scheduler
+from zephon.launch.status import look
 from zephon.rundir import RunDir
 
 pytestmark = pytest.mark.kubernetes
@@ -101,6 +102,36 @@ def test_a_rescale_says_what_happens_and_the_target_follows(run: Run) -> None:
         with pytest.raises(ConfigError, match=message):
             control.command(run.rundir, 1, {"verb": "rescale", "nodes": nodes})
     assert run.state()["target"] == 4
+
+
+def test_the_stages_are_told_by_the_coordinator_and_a_size_is_changed_only_while_it_trains(run: Run) -> None:
+    assert run.state()["stages"] == [], "training is all"
+    where = ("attempts", "0001")
+    spec = run.rundir.read_json(*where, "spec.json")
+    run.rundir.write_json(*where, "spec.json", data={**spec, "stages": {"order": ["doctor", "train"]}})
+    assert run.state()["stages"] == [["doctor", "waiting"], ["train", "waiting"]]
+    (first, _) = run.running()
+    told = {"stage": "doctor", "node": first, "turn": 1, "stages": [["doctor", "running"], ["train", "waiting"]]}
+    run.rundir.write_json(*where, "stages.json", data=told)
+    found = run.state()
+    assert (found["state"], found["stage"], found["stages"]) == ("RUNNING", "doctor", told["stages"])
+    assert found["message"].startswith(f"stage doctor on {first.split('@')[0]}; 2 nodes run")
+    assert look(run.rundir).state == "RUNNING"
+    with pytest.raises(ConfigError, match="the run is in stage doctor"):
+        control.command(run.rundir, 1, {"verb": "rescale", "nodes": 4})
+    control.command(run.rundir, 1, {"verb": "stop"})
+
+    def stopped() -> bool:
+        run.plane.ends_deleted_pods(run.namespace)
+        return bool(run.state()["state"] == "STOPPED")
+
+    until("stopped", stopped, 20)
+    assert run.state()["stages"] == [["doctor", "stopped"], ["train", "waiting"]]
+    run.plane.kubectl("delete", "job", "exp1-1", "-n", run.namespace, "--cascade=orphan")
+    run.rundir.write_json(*where, "progress.json", data={"step": 9, "steps": 9})
+    assert run.state()["state"] == "STOPPED", "all steps are done, but not all stages"
+    run.rundir.write_json(*where, "stages.json", data={**told, "stages": [["doctor", "skipped"], ["train", "done"]]})
+    assert run.state()["state"] == "DONE"
 
 
 def test_an_unknown_verb_is_refused(run: Run) -> None:

@@ -128,6 +128,8 @@ def test_the_states_of_a_job() -> None:
         "asked for 2 nodes, have 1, the rest waits for quota: 2 more"
     )
     assert look().line == "0 of 2 nodes run"
+    assert look(pod(0, "Running"), pod(1, "Succeeded")).line == "1 of 2 nodes run, 1 are done"
+    assert look(pod(0, "Pending"), pod(1, "Succeeded")).state == AppState.PENDING
     assert look(pod(1, "Running")).line == (
         "1 of 2 nodes run; node 0: no pod yet; one that ended is replaced after 10 s, doubled each time"
     )

@@ -83,11 +83,44 @@ def test_a_list_of_stages_that_cannot_work_is_refused_before_the_start(
     assert not session.rundir_of(spec).exists("attempts")
 
 
-def test_a_cluster_has_nobody_to_run_other_stages_and_says_what_to_use(spec: RunSpec) -> None:
-    cluster = dataclasses.replace(spec, scheduler=dataclasses.replace(spec.scheduler, name="kubernetes"))
-    check(cluster)
-    with pytest.raises(ConfigError, match=r"use stages=train there"):
-        check(staged(cluster, "doctor", "train"))
+def on(spec: RunSpec, scheduler: str) -> RunSpec:
+    return dataclasses.replace(spec, scheduler=dataclasses.replace(spec.scheduler, name=scheduler))
+
+
+def test_what_only_the_nodes_of_a_cluster_can_see_is_not_refused_by_the_launcher(spec: RunSpec) -> None:
+    there = staged(on(spec, "kubernetes"), "doctor", "train", "x", x={"call": "in.the.image:f"})
+    check(there)
+    with pytest.raises(ConfigError, match="does not find here"):
+        check(on(there, "local"))
+    with pytest.raises(ConfigError, match="not of the form module:function"):
+        check(staged(there, "train", "x", x={"call": "nonsense"}))
+    with pytest.raises(ConfigError, match=r"use scheduler=kubernetes, or stages=train"):
+        check(on(there, "volcano"))
+
+
+def test_a_stage_of_a_cluster_is_outstanding_by_what_the_launcher_sees(spec: RunSpec) -> None:
+    spec = staged(on(spec, "kubernetes"), "train", "report", report={"inputs": ["in.json", "/data/of/the/nodes"]})
+    rundir, stage = session.rundir_of(spec), stages_of(spec)[1]
+    rundir.write_json("in.json", data={"a": 1})
+    assert outstanding(spec, rundir) == ["report"]
+    inputs = {**inputs_of(stage, spec, rundir, there=False), "source": "of the image"}
+    inputs["paths"]["/data/of/the/nodes"] = "unseen"
+    record = {"name": "report", "status": "done", "inputs": inputs, "inputs_sha256": fingerprint(inputs)}
+    rundir.write_json("stages", "report.json", data=record)
+    assert outstanding(spec, rundir) == []
+    assert outstanding(staged(spec, "train", "report", report={"options": {"top": 2}}), rundir) == ["report"]
+    rundir.write_json("in.json", data={"a": 2})
+    assert outstanding(spec, rundir) == ["report"]
+
+
+def test_a_turn_that_is_over_writes_no_record(spec: RunSpec) -> None:
+    spec = staged(spec, "report", "train", report={})
+    rundir = session.rundir_of(spec)
+    rundir.write_json("attempts", "0001", "stages.json", data={"turn": 3})
+    with pytest.raises(SystemExit) as ended:
+        run_stage(rundir, 1, stages_of(spec)[0], spec, turn=2)
+    assert (ended.value.code, read_record(rundir, "report")) == (75, None)
+    assert run_stage(rundir, 1, stages_of(spec)[0], spec, turn=3) == 0
 
 
 def test_calibration_writes_what_the_workers_read_and_is_skipped_while_its_inputs_stand(spec: RunSpec) -> None:
@@ -150,7 +183,9 @@ def test_the_doctor_as_a_stage_refuses_data_that_is_not_there(spec: RunSpec, mon
     status, record = run_one(staged(sick, "doctor", "train"), "doctor")
     assert (status, record["status"]) == (65, "failed")
     assert "/nowhere" in record["error"]
-    status, record = run_one(staged(spec, "doctor", "train"), "doctor")
+    status, record = run_one(staged(on(spec, "kubernetes"), "doctor", "train"), "doctor")
+    assert status == 0, "on a cluster: its process has no right to ask the cluster"
+    status, record = run_one(staged(spec, "doctor", "train"), "doctor", attempt=2)
     assert status == 0, record
     assert {"subject", "verdict", "what", "remedy"} == set(record["result"]["findings"][0])
 
@@ -164,8 +199,14 @@ def test_a_stage_whose_input_an_earlier_one_has_yet_to_make_is_outstanding_and_p
     assert outstanding(spec, rundir) == ["report"]
     (tmp_path / "mine.yaml").write_text(json.dumps(spec.to_dict()))
     assert main(["plan", f"conf={tmp_path / 'mine.yaml'}", "name=toy"]) == 0
-    told = [line.split(maxsplit=1) for line in capsys.readouterr().out.partition("\nstages\n")[2].splitlines()[:3]]
-    assert told == [["calibrate", "done, would be skipped"], ["train", "would run"], ["report", "would run"]]
+    told = capsys.readouterr().out.partition("\nstages\n")[2].splitlines()
+    wanted = [["calibrate", "done, would be skipped"], ["train", "would run"], ["report", "would run"]]
+    assert [line.split(maxsplit=1) for line in told[:3]] == wanted
+    words = ["scheduler.name=kubernetes", "scheduler.options.volumes.runs={mount: " + str(tmp_path) + ", claim: c}"]
+    assert main(["plan", f"conf={tmp_path / 'mine.yaml'}", "name=toy", *words]) == 0
+    there = capsys.readouterr().out.partition("\nstages\n")[2].splitlines()
+    assert [line.split(maxsplit=1) for line in there[:3]] == wanted
+    assert there[3].startswith("on the cluster the first node carries them out")
 
 
 def test_stage_lines_tell_changes_only() -> None:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from zephon.errors import ConfigError
+from zephon.errors import ConfigError, ZephonError
 from zephon.launch import control
 from zephon.launch.arguments import Arguments
 from zephon.launch.schedulers.place import place
-from zephon.launch.status import LIVE, look
+from zephon.launch.status import LIVE, RunStatus, look
 from zephon.rundir import RunDir
 
 _LEVELS = {"debug": 0, "info": 1, "warning": 2, "error": 3}
@@ -34,30 +34,45 @@ _ERROR = re.compile(r"error|exception|traceback|critical|fatal", re.IGNORECASE)
 
 def show(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     """Prints the newest attempt's logs; with ``--follow`` until the run ends."""
-    rank, level = arguments.flags.get("--rank"), arguments.flags.get("--level", "debug").lower()
-    if level not in _LEVELS:
-        raise ConfigError(
-            f"--level {level} is unknown", follows="nothing could be filtered", remedy=f"one of {', '.join(_LEVELS)}"
-        )
+    rank, level = _filters(arguments)
     status = look(rundir)
-    if status.error:
-        console.print(f"first error: {status.error}", style="bold red", markup=False, highlight=False)
+    _first_error(status, console)
     directory = place(rundir, status.attempt) / "logs"
     if not directory.exists() and not rundir.local:
         with tempfile.TemporaryDirectory() as folder:
             copied = _fetched(rundir, status.attempt, Path(folder))
             _print(copied, {}, rank, level, console)
         return 0
+    _print_files(rundir, directory, arguments, console)
+    return 0
+
+
+def _filters(arguments: Arguments) -> tuple[str | None, str]:
+    rank, level = arguments.flags.get("--rank"), arguments.flags.get("--level", "debug").lower()
+    if level not in _LEVELS:
+        raise ConfigError(
+            f"--level {level} is unknown", follows="nothing could be filtered", remedy=f"one of {', '.join(_LEVELS)}"
+        )
     if rank is not None and not rank.isdigit():
         raise ConfigError(
             f"--rank {rank} is no number", follows="nothing could be filtered", remedy="give a global rank, from 0"
         )
+    return rank, level
+
+
+def _first_error(status: RunStatus, console: Console) -> None:
+    if status.error:
+        console.print(f"first error: {status.error}", style="bold red", markup=False, highlight=False)
+
+
+def _print_files(rundir: RunDir, directory: Path, arguments: Arguments, console: Console) -> None:
+    rank, level = _filters(arguments)
     tails: dict[Path, Tail] = {}
     while True:
         live = arguments.has("--follow") and look(rundir).state in LIVE
         _print(directory, tails, rank, level, console)
         if not live:
-            return 0
+            return
         time.sleep(0.3)
 
 
@@ -78,12 +93,29 @@ def _fetched(rundir: RunDir, attempt: int, folder: Path) -> Path:
 
 
 def show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
-    """The same for a run on a cluster: node by node, ``--rank`` naming the node; one node can be followed."""
-    attempt, rank = rundir.attempts()[-1], arguments.flags.get("--rank")
-    one = rank is not None and rank.isdigit()
-    for index in [int(rank or 0)] if one else range(look(rundir).target):
-        for line in control.log_lines(rundir, attempt, index, follow=one and arguments.has("--follow")):
-            console.print(f"node-{index} | {line.rstrip()}", markup=False, highlight=False)
+    """The same for a run on a cluster: what ranks and stages wrote into the run directory, and what the pods say themselves.
+
+    Where the run directory is no file system of this machine all is in the pods: node by node, ``--rank`` naming the node, of
+    which one can be followed.
+    """
+    status, (rank, level) = look(rundir), _filters(arguments)
+    _first_error(status, console)
+    directory = Path(rundir.path("attempts", RunDir.attempt_name(status.attempt), "logs"))
+    files = rundir.local and directory.exists()
+    if files:
+        _print_files(rundir, directory, arguments, console)
+        if rank is not None or arguments.has("--follow"):
+            return 0
+    for index in [int(rank)] if rank is not None else range(status.target):
+        follow = rank is not None and arguments.has("--follow")
+        try:
+            for line in control.log_lines(rundir, status.attempt, index, follow=follow):
+                if level_of(line) >= _LEVELS[level]:
+                    console.print(f"node-{index} | {line.rstrip()}", markup=False, highlight=False)
+        except ZephonError as error:
+            if not files:
+                raise
+            console.print(f"node-{index} | --- {error.what}", markup=False, highlight=False)
     return 0
 
 

@@ -117,6 +117,8 @@ class Estimate:
     tokens: int
 
 
+_WHO_RUNS_STAGES = """on the cluster the first node carries them out one after the other: before train the other nodes wait,
+behind it they have ended. Data, packages and functions are looked at there; a change in them is not seen here"""
 _VOCABULARY = {"gpt2": 50257, "bytes": 258}
 
 
@@ -195,6 +197,8 @@ def _print(
             done = spec.trainer.steps <= newest_checkpoint(rundir) if stage.name == stages.TRAIN else None
             runs = not done if done is not None else stages.would_run(stage, spec, rundir)
             console.print(f"{stage.name:<12} {'would run' if runs else 'done, would be skipped'}", highlight=False)
+        if spec.scheduler.name != "local":
+            console.print(_WHO_RUNS_STAGES, highlight=False)
     heading(f"what a submit to scheduler={spec.scheduler.name} sends")
     console.print(str(request), markup=False, highlight=False)
 

@@ -28,7 +28,7 @@ from zephon.errors import ConfigError, nearest
 from zephon.launch.environment import packages
 from zephon.launch.listing import listings
 from zephon.rundir import RunDir
-from zephon.spec import RunSpec, StagesSpec
+from zephon.spec import RunSpec
 
 TRAIN = "train"
 OVERTAKEN = 75  # exit status of a stage's process whose turn another node has by now
@@ -96,14 +96,14 @@ def check(spec: RunSpec) -> None:
 
     Raises:
         ConfigError: see ``stages_of``; also a function that is not there, held-out data that is missing, or a scheduler
-            which has nobody to run stages.
+            whose stages nobody could see. What only a cluster's nodes can see is theirs to refuse.
     """
     stages = stages_of(spec)
-    if spec.scheduler.name != "local" and spec.stages.order != StagesSpec().order:
+    if spec.scheduler.name == "volcano" and len(stages) > 1:
         raise ConfigError(
-            f"stages.order=[{','.join(spec.stages.order)}] with scheduler={spec.scheduler.name}",
-            follows="nobody on the cluster would run the other stages",
-            remedy="use stages=train there: the first step calibrates, trainer.eval_every evaluates, `zephon doctor` checks",
+            f"stages.order=[{','.join(spec.stages.order)}] with scheduler=volcano",
+            follows="nobody could see how its stages stand",
+            remedy="use scheduler=kubernetes, or stages=train there: the first step calibrates, trainer.eval_every evaluates",
         )
     for stage in stages:
         if stage.name == "evaluate" and not spec.trainer.eval_data:
@@ -113,7 +113,7 @@ def check(spec: RunSpec) -> None:
                 remedy="name held-out datasets: trainer.eval_data.NAME.path=..., or leave evaluate out of stages.order",
             )
         if stage.name not in BUILT_IN:
-            source_of(stage)
+            (source_of if spec.scheduler.name == "local" else _module_of)(stage)
             for path in stage.outputs:
                 if _elsewhere(path) or ".." in path.split("/"):
                     raise ConfigError(
@@ -129,38 +129,49 @@ def source_of(stage: Stage) -> Path:
     Raises:
         ConfigError: ``call`` is not "module:function" of a module that Python finds here.
     """
+    module = _module_of(stage)
+    if os.getcwd() not in sys.path:  # as `python -m` has it; a console script has not
+        sys.path.insert(0, os.getcwd())
+    importlib.invalidate_caches()
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if found is None or found.origin is None or not Path(found.origin).is_file():
+        raise _no_function(stage, f"names a module {module!r} that Python does not find here")
+    return Path(found.origin)
+
+
+def _module_of(stage: Stage) -> str:
     module, colon, function = stage.call.partition(":")
-    problem = "is not of the form module:function"
-    if colon and function.isidentifier():
-        if os.getcwd() not in sys.path:  # as `python -m` has it; a console script has not
-            sys.path.insert(0, os.getcwd())
-        importlib.invalidate_caches()
-        try:
-            found = importlib.util.find_spec(module)
-        except (ImportError, ValueError):
-            found = None
-        if found is not None and found.origin is not None and Path(found.origin).is_file():
-            return Path(found.origin)
-        problem = f"names a module {module!r} that Python does not find here"
-    raise ConfigError(
+    if not colon or not function.isidentifier():
+        raise _no_function(stage, "is not of the form module:function")
+    return module
+
+
+def _no_function(stage: Stage, problem: str) -> ConfigError:
+    return ConfigError(
         f"stages.own.{stage.name}.call={stage.call!r} {problem}",
         follows="the stage could not run",
         remedy="give an importable function, for example stages.own.NAME.call=my_package.report:main",
     )
 
 
-def inputs_of(stage: Stage, spec: RunSpec, rundir: RunDir) -> dict[str, Any]:
+def inputs_of(stage: Stage, spec: RunSpec, rundir: RunDir, *, there: bool = True) -> dict[str, Any]:
     """All that a stage's result depends on, as plain values.
+
+    Args:
+        there: this process is where the stage runs; else what only that place can see is left out.
 
     Raises:
         ConfigError: an input that is not there.
     """
     pinned, contract = spec.fields_of("pinned"), fingerprint([spec.fields_of("pinned"), spec.fields_of("guarded")])
     if stage.name == "doctor":
-        return {"spec": spec.sha256(), "host": socket.gethostname(), "packages": packages()}
+        return {"spec": spec.sha256()} | ({"host": socket.gethostname(), "packages": packages()} if there else {})
     if stage.name == "calibrate":
         fields = {name: value for name, value in pinned.items() if name.startswith(("data.", "tokenizer."))}
-        return {"fields": fields, "files": listings(spec.data.datasets)}
+        return {"fields": fields} | ({"files": listings(spec.data.datasets)} if there else {})
     if stage.name == TRAIN:
         return {"contract": contract}
     checkpoint = newest_checkpoint(rundir)
@@ -173,15 +184,15 @@ def inputs_of(stage: Stage, spec: RunSpec, rundir: RunDir) -> dict[str, Any]:
             "checkpoint": checkpoint,
             "held_out": fields,
             "tokens": tokens,
-            "files": listings(held_out, at="trainer.eval_data"),
+            **({"files": listings(held_out, at="trainer.eval_data")} if there else {}),
         }
     behind = spec.stages.order.index(stage.name) > spec.stages.order.index(TRAIN)
     return {
         "contract": contract,
         "call": stage.call,
-        "source": hashlib.sha256(source_of(stage).read_bytes()).hexdigest(),
         "options": dict(stage.options),
-        "paths": {path: _digest(rundir, path, stage) for path in stage.inputs},
+        "paths": {path: _digest(rundir, path, stage) for path in stage.inputs if there or not _elsewhere(path)},
+        **({"source": hashlib.sha256(source_of(stage).read_bytes()).hexdigest()} if there else {}),
         **({"checkpoint": checkpoint} if behind else {}),
     }
 
@@ -231,11 +242,21 @@ def outstanding(spec: RunSpec, rundir: RunDir) -> list[str]:
 
 
 def would_run(stage: Stage, spec: RunSpec, rundir: RunDir) -> bool:
-    """Whether the stage is not current; one whose input is not there yet is not."""
+    """Whether the stage is not current; one whose input is not there yet is not. A cluster's is judged by what is seen here."""
+    there = spec.scheduler.name == "local"
     try:
-        return not is_current(rundir, stage, fingerprint(inputs_of(stage, spec, rundir)))
+        inputs = inputs_of(stage, spec, rundir, there=there)
     except ConfigError:
         return True
+    if there:
+        return not is_current(rundir, stage, fingerprint(inputs))
+    record = read_record(rundir, stage.name)
+    if record is None or not is_current(rundir, stage, record.get("inputs_sha256", "")):
+        return True
+    known = {name: value for name, value in record["inputs"].items() if name in inputs}
+    if "paths" in inputs:
+        known["paths"] = {path: value for path, value in known.get("paths", {}).items() if path in inputs["paths"]}
+    return fingerprint(known) != fingerprint(inputs)
 
 
 def _digest(rundir: RunDir, path: str, stage: Stage) -> str:

@@ -23,6 +23,7 @@ from zephon.launch.schedulers.k8s.errors import ClusterError
 from zephon.launch.schedulers.k8s.options import KubernetesOptions, options_from
 from zephon.launch.schedulers.k8s.status import Summary
 from zephon.launch.schedulers.kubernetes import KubernetesScheduler
+from zephon.launch.stages import TRAIN, read_turns
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 
@@ -37,19 +38,19 @@ def read_state(rundir: RunDir, attempt: int) -> dict[str, Any]:
     current = known.get("attempt") == attempt
     members: list[str] = list(known.get("nodes", [])) if current else []
     state: dict[str, Any] = {"app_id": app_id, "members": members, "target": len(members), "status": None}
-    state |= _history(rundir, attempt)
+    state |= _history(rundir, attempt) | _stages(rundir, attempt)
     state["generation"] = int(known.get("generation", 0)) if current else 0
     try:
         summary = scheduler.summary(app_id)
     except ClusterError as error:
-        return state | {"state": "RUNNING", "message": f"the cluster does not answer: {error.what}"}
+        return _in_stage(state) | {"state": "RUNNING", "message": f"the cluster does not answer: {error.what}"}
     if summary is None:
-        done = _finished(rundir, where)
+        done = _finished(rundir, where, state)
         text = "" if done else "the job is no longer in the cluster; resume starts a new attempt"
-        return state | {"state": "DONE" if done else "STOPPED", "members": [], "message": text}
+        return _in_stage(state | {"state": "DONE" if done else "STOPPED", "members": [], "message": text})
     there = {node.pod for node in summary.nodes if node.state == AppState.RUNNING}
     state["members"] = [name for name in members if name.split("@")[0] in there]
-    return state | {"target": summary.wanted, **_words(summary)}
+    return _in_stage(state | {"target": summary.wanted, **_words(summary)})
 
 
 def _history(rundir: RunDir, attempt: int) -> dict[str, Any]:
@@ -60,6 +61,25 @@ def _history(rundir: RunDir, attempt: int) -> dict[str, Any]:
     failures = [event for event in mine if event["event"] == "workers_exited" and event.get("error")]
     counters = {"failures": len(failures), "lost": len(lost), "resizes": len(resizes)}
     return {"resize": resizes[-1] if resizes else None, "counters": counters}
+
+
+def _stages(rundir: RunDir, attempt: int) -> dict[str, Any]:
+    """How the attempt's stages stand, by its coordinator; nothing where training is all."""
+    spec = rundir.read_json("attempts", RunDir.attempt_name(attempt), "spec.json")
+    order = spec.get("stages", {}).get("order", [TRAIN])
+    turns = read_turns(rundir, attempt)
+    states = turns.get("stages") or [[name, "waiting"] for name in order]
+    return {"stages": states if len(order) > 1 else [], "stage": turns.get("stage", ""), "turn": turns.get("node", "")}
+
+
+def _in_stage(state: dict[str, Any]) -> dict[str, Any]:
+    """A state with words for the stage that is under way; one whose job was stopped is stopped."""
+    stage, node = state["stage"], str(state.pop("turn")).split("@")[0]
+    if state.get("state") == "STOPPED":
+        state["stages"] = [[name, "stopped" if is_at == "running" else is_at] for name, is_at in state["stages"]]
+    elif stage not in ("", TRAIN) and state.get("state") in ("RUNNING", "STARTING"):
+        state["message"] = f"stage {stage}{f' on {node}' if node else ''}; {state['message']}"
+    return state
 
 
 def _words(summary: Summary) -> dict[str, Any]:
@@ -119,7 +139,17 @@ def preview(rundir: RunDir, attempt: int, nodes: int) -> str:
 
 
 def _check_size(rundir: RunDir, attempt: int, nodes: int) -> None:
-    """Refuses a size among which the lanes cannot be divided: its pods would only stand by. 0 is the scheduler's to refuse."""
+    """Refuses a size among which the lanes cannot be divided: its pods would only stand by. 0 is the scheduler's to refuse.
+
+    So is a change in a stage in which nobody trains.
+    """
+    stage = read_turns(rundir, attempt).get("stage", "")
+    if stage not in ("", TRAIN):
+        raise ConfigError(
+            f"the run is in stage {stage}, for which one node is enough",
+            follows="there would be nothing to divide",
+            remedy="repeat the command when it trains; `status` shows its stages",
+        )
     spec = RunSpec.from_dict(rundir.read_json("attempts", RunDir.attempt_name(attempt), "spec.json"))
     allowed = allowed_nodes(spec)
     if nodes == 0 or allowed(nodes):
@@ -132,7 +162,9 @@ def _check_size(rundir: RunDir, attempt: int, nodes: int) -> None:
     )
 
 
-def _finished(rundir: RunDir, where: tuple[str, str]) -> bool:
+def _finished(rundir: RunDir, where: tuple[str, str], state: Mapping[str, Any]) -> bool:
+    if any(is_at not in ("done", "skipped") for _, is_at in state["stages"]):
+        return False
     try:
         progress = rundir.read_json(*where, "progress.json")
     except FileNotFoundError:

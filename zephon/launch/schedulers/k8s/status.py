@@ -133,7 +133,9 @@ def _overall(job: Json, nodes: Sequence[Node], wanted: int, queue_reason: str | 
         return AppState.RUNNING, f"asked for {wanted} nodes, have {running}, the rest waits for quota: {queue_reason}"
     if running >= wanted:
         return AppState.RUNNING, f"{running} nodes run"
-    return (AppState.RUNNING if running else AppState.PENDING), f"{running} of {wanted} nodes run"
+    done = len({node.index for node in nodes if node.state == AppState.SUCCEEDED})
+    also = f", {done} are done" if done else ""
+    return (AppState.RUNNING if running else AppState.PENDING), f"{running} of {wanted} nodes run{also}"
 
 
 def _node(pod: Json, now: datetime) -> Node:
