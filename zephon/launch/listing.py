@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zephon.errors import ConfigError
-from zephon.io import Dataset
+from zephon.io.named import dataset_named
 from zephon.spec import DatasetSpec, EvalDatasetSpec
 
 
@@ -21,10 +20,6 @@ def listings(
     found = {}
     each: list[tuple[str, DatasetSpec | EvalDatasetSpec]] = sorted(datasets.items())
     for name, one in each:
-        try:
-            dataset = Dataset.from_path(name, one.path, fmt=one.format)
-        except ConfigError as error:
-            error.add_note(f"this is {at}.{name}.path, dataset {name!r}")
-            raise
+        dataset = dataset_named(f"{at}.{name}", name, one.path, one.format)
         found[name] = {"files": len(dataset.shards), "size": dataset.size, "sha256": dataset.identity}
     return found

@@ -10,6 +10,7 @@ import numpy as np
 import zephon
 from zephon.errors import ConfigError, ZephonError
 from zephon.io import Dataset
+from zephon.io.named import dataset_named
 from zephon.ledger import sequence_digest
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
 from zephon.rundir import RunDir
@@ -84,7 +85,7 @@ def pipeline(
 
 def datasets_of(spec: RunSpec) -> list[Dataset]:
     """Lists the experiment's datasets, in the spec's order."""
-    return [_dataset(name, one.path, one.format) for name, one in spec.data.datasets.items()]
+    return [dataset_named(f"data.datasets.{name}", name, one.path, one.format) for name, one in spec.data.datasets.items()]
 
 
 def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> zephon.Pipeline:
@@ -97,7 +98,7 @@ def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_s
         )
     data = spec.trainer.eval_data
     source = StaticMixtureWorkSource(
-        [_dataset(name, one.path, one.format) for name, one in data.items()],
+        [dataset_named(f"trainer.eval_data.{name}", name, one.path, one.format) for name, one in data.items()],
         shuffle_shards=False,
         stop_after_passes=1,
         chunk_bytes=EVAL_CHUNK_BYTES,
@@ -182,20 +183,6 @@ def _calibration(run: RunDir, pipeline: zephon.Pipeline, world: World) -> Counts
         raise found
     assert found is not None
     return found
-
-
-def _dataset(name: str, path: str, fmt: str | None) -> Dataset:
-    try:
-        return Dataset.from_path(name, path, fmt=fmt)
-    except (FileNotFoundError, ValueError) as error:
-        error.add_note(f"this is data.datasets.{name}.path, dataset {name!r}")
-        if isinstance(error, ZephonError):
-            raise
-        raise ConfigError(
-            f"data.datasets.{name}.path={path!r} cannot be used: {error}",
-            follows="there would be nothing to train on",
-            remedy="correct the path or the format of this dataset",
-        ) from error
 
 
 def _on_error(data: DataSpec) -> str | dict[str, str]:
