@@ -98,7 +98,10 @@ class Machines:
         return dataclasses.replace(spec, scheduler=SchedulerSpec(name="kubernetes", options=self.options(name, **options)))
 
     def submit(self, spec: RunSpec, **given: Any) -> RunDir:
-        rundir = session.start(spec, **given).rundir
+        return self.opened(session.start(spec, **given).rundir)
+
+    def opened(self, rundir: RunDir) -> RunDir:
+        """A run directory after a start, writable for the pods."""
         for directory, _, files in os.walk(rundir.root):  # made by root here; the pods are not root
             os.chmod(directory, 0o777)
             for file in files:

@@ -1,0 +1,98 @@
+"""A run of all stages on real nodes: stopped, killed and refused in the middle of them, and gone on with."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.conftest import until
+from tests.kubernetes.machines import Machines, reach
+from zephon.launch import session
+from zephon.launch.cli import main
+from zephon.launch.stages import read_record, read_turns
+from zephon.launch.status import look
+from zephon.rundir import RunDir
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(900)]
+
+_numbers = itertools.count(1)
+ORDER = ["doctor", "calibrate", "first", "train", "evaluate", "last"]
+SETTINGS = [
+    "conf=bytes",
+    "nodes=2",
+    "trainer.steps=6",
+    "pipeline.context_length=16",
+    "model.layers=1",
+    "model.dim=16",
+    "trainer.tensorboard=false",
+    "trainer.eval_tokens=1000",
+    "elastic.drain_s=10",
+    "elastic.heartbeat_s=2",
+    f"stages.order=[{','.join(ORDER)}]",
+    *(f"stages.own.{name}.call=tests.launch.own_stages:until_told" for name in ("first", "last")),
+    *(f"stages.own.{name}.options.name={name}" for name in ("first", "last")),
+    "stages.own.last.inputs=[evaluation.json]",
+]
+# The stage's process, its parent's parent: the fork server, the agent.
+KILL_AGENT = "p=$(cut -d' ' -f4 /proc/{0}/stat) && kill -9 $(cut -d' ' -f4 /proc/$p/stat)"
+
+
+def tries(rundir: RunDir, name: str) -> list[dict[str, Any]]:
+    """Each time that an own stage has begun."""
+    return [json.loads(path.read_text()) for path in sorted(Path(rundir.path(name)).glob("try-*.json"))]
+
+
+def begun(rundir: RunDir, name: str, times: int) -> str:
+    """Waits until an own stage has begun for the nth time; returns the pod that has the turn."""
+    reach(rundir, f"{name} has begun, time {times}", lambda now: len(tries(rundir, name)) == times and now.state == "RUNNING")
+    return str(read_turns(rundir, rundir.attempts()[-1])["node"]).split("@")[0]
+
+
+def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
+    machines: Machines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = machines.name(f"staged-{next(_numbers)}")
+    held = machines.runs / f"{name}-held.jsonl"
+    rundir = machines.submit(machines.spec(name, *SETTINGS, f"trainer.eval_data.held.path={held}"))
+    begun(rundir, "first", 1)
+    running = look(rundir)
+    assert running.stages == dict(zip(ORDER, ["done", "done", "running", "waiting", "waiting", "waiting"], strict=True))
+    assert main(["logs", name, f"runs={machines.runs}"]) == 0
+    logged = capsys.readouterr().out
+    assert "stages/doctor | run directory: ok" in logged
+    assert "stage first: runs tests.launch.own_stages:until_told" in logged
+
+    stopped = session.stop(rundir)
+    assert (stopped.state, stopped.stages["first"]) == ("STOPPED", "stopped")
+    assert session.resume(rundir).attempt == stopped.attempt
+    leading = begun(rundir, "first", 2)
+    killed = KILL_AGENT.format(tries(rundir, "first")[-1]["pid"])
+    machines.kubectl("exec", leading, "-n", name, "--", "/usr/bin/sh", "-c", killed, check=False)
+    assert begun(rundir, "first", 3) != leading
+
+    rundir.write_json("first-told.json", data={})
+    failed = until("the evaluation has failed", lambda: (now := look(rundir)).state == "FAILED" and now, 180)
+    assert failed.error.startswith("stage evaluate failed: ")
+    assert str(held) in failed.error
+    assert failed.stages == dict(zip(ORDER, ["done", "done", "done", "done", "failed", "waiting"], strict=True))
+
+    held.write_text("\n".join(json.dumps({"text": f"number {i} is followed by {i + 1}. " * 20}) for i in range(200)))
+    assert session.resume(rundir).attempt == 2
+    machines.opened(rundir)
+    begun(rundir, "last", 1)
+    again = look(rundir)
+    assert list(again.stages.values())[1:] == ["skipped", "skipped", "skipped", "done", "running"]
+    until("the other node has ended", lambda: len(machines.pods(name)) == 1, 60)
+    assert session.stop(rundir).stages["last"] == "stopped"
+    session.resume(rundir)
+    begun(rundir, "last", 2)
+    rundir.write_json("last-told.json", data={})
+    done = reach(rundir, "the end", lambda now: now.state == "DONE")
+    assert (done.step, done.stages["last"], done.attempt) == (6, "done", 2)
+    assert rundir.read_json("evaluation.json")["step"] == 6
+    assert {stage: read_record(rundir, stage)["status"] for stage in ORDER} == dict.fromkeys(ORDER, "done")  # type: ignore[index]
+    assert session.start(session.stored_spec(rundir)).handle is None, "all is done"
