@@ -5,10 +5,11 @@
     contract.json        pinned and guarded values, calibration (launch)
     ledger.jsonl         one line per step                     (rank 0)
     metrics.jsonl        one line per step                     (rank 0)
+    data_end.json        where data ended before the last step  (rank 0)
     events.jsonl         what happened to the run              (launch, agent, rank 0)
     checkpoints/step-00000030/ ... COMPLETE                    (train)
     stages/NAME.json     inputs, status and outputs of a stage (launch)
-    attempts/0001/spec.json  environment.json  progress.json  logs/node-0/rank-0.log
+    attempts/0001/spec.json  environment.json  progress.json  stages.json  logs/node-0/rank-0.log
 """
 
 from __future__ import annotations
