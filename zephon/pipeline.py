@@ -16,6 +16,7 @@ from typing import Any, Self
 from zephon.batch import SampleBatch
 from zephon.chain import Chain
 from zephon.engine.isolated import Isolated
+from zephon.engine.leftover import left_behind
 from zephon.engine.meters import Meters
 from zephon.engine.running import Engine, Running, Settings
 from zephon.errors import StateError
@@ -30,6 +31,7 @@ from zephon.state import (
     same_instructions,
     with_skip,
 )
+from zephon.types import LeftOut
 from zephon.validation import Report, before_running, explain, validate
 from zephon.work import WorkSource
 
@@ -84,6 +86,18 @@ class Pipeline(Chain):
         if self._iterator is not None:
             self._iterator.close()
             self._iterator = None
+
+    def left_behind(self) -> list[tuple[int, LeftOut]]:
+        """What a stream that ends leaves out behind the current state, by lane: nothing is delivered, the state stays.
+
+        After the last batch this is what no batch could tell. Each lane is told of by the rank that has its first slot, so
+        that all ranks together name each document once.
+
+        Raises:
+            ConfigError: the stream never ends.
+        """
+        self.close()
+        return left_behind(self._engine())
 
     # ---- state
 

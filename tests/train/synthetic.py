@@ -13,6 +13,7 @@ import torch
 from zephon.seeds import below, derive, raw
 from zephon.spec import RunSpec
 from zephon.train.data import Rows, StepBatch
+from zephon.types import LeftOut
 from zephon.world import World as Division
 
 VOCAB = 61
@@ -71,6 +72,9 @@ class SyntheticFeed:
         while self.next_step < self.last_step:
             self.next_step += 1
             yield self.batch(self.next_step - 1)
+
+    def left_behind(self, state: dict[str, Any] | None) -> list[tuple[int, LeftOut]]:
+        return []
 
     def close(self) -> None:
         pass

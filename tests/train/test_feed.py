@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.train.test_worker import telling_workers, workers, write_run
+from zephon.errors import ConfigError
 from zephon.ledger import compare, read_ledger
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.rundir import RunDir
@@ -24,9 +25,9 @@ STEPS = 6
 LONG = 7  # every so many documents one is too long for a row
 
 
-def write_documents(folder: Path) -> None:
+def write_documents(folder: Path, count: int = 700) -> None:
     (folder / "data").mkdir()
-    texts = ["x" * (80 if i % LONG == 0 else 9 + i % 13) for i in range(700)]
+    texts = ["x" * (80 if i % LONG == 0 else 9 + i % 13) for i in range(count)]
     (folder / "data" / "part.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
@@ -80,9 +81,9 @@ def test_parts_of_one_reason_become_one_with_the_first_eight_addresses():
     assert by_reason(parts[1:] + parts[:1]) == (parts[0], LeftOut("long", 11, tuple(place[1:9])))
 
 
-def write_some_bad(folder: Path) -> set[int]:
+def write_some_bad(folder: Path, count: int = 700) -> set[int]:
     """Every thirtieth line is no document; the addresses of those, which are where they begin."""
-    write_documents(folder)
+    write_documents(folder, count)
     part = folder / "data" / "part.jsonl"
     lines = part.read_text().splitlines()
     lines = [f"{'not json' if i % 30 == 4 else line}\n" for i, line in enumerate(lines)]
@@ -134,6 +135,66 @@ def test_a_checkpoint_from_before_on_error_existed_goes_on_and_not_with_another_
     (status, told), *_ = telling_workers(tmp_path, 1, attempt=3)
     assert status == 65
     assert "data.on_error was 'raise' when this checkpoint was made and is 'quarantine' now" in told
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """Runs at 1, 2 and 4 ranks over data that ends long before the last step, with bad lines behind the last whole step."""
+    folder = tmp_path_factory.mktemp("ended")
+    bad = write_some_bad(folder, 580)  # chunks for four lanes and one more, so that one lane goes on behind the others' end
+    found = {}
+    for size in (1, 2, 4):
+        run = folder / f"at-{size}"
+        fields = {"trainer__steps": 1000, "data__chunk_bytes": 1024, "data__exhausted": "stop", "data__on_error": "quarantine"}
+        fields["pipeline__shuffle_buffer"] = 0
+        write_run(run, data__datasets={"mine": {"path": str(folder / "data")}}, **fields)
+        assert workers(run, size) == [0] * size
+        found[size] = (list(read_ledger(str(run / "ledger.jsonl"))), RunDir(str(run)).read_json("data_end.json"))
+    return bad, found
+
+
+def test_data_that_ends_before_the_last_step_ends_the_run_at_the_same_step_at_every_size(ended):
+    _, found = ended
+    (ledger, end) = found[1]
+    assert 5 < len(ledger) == end["step"] < end["steps"] == 1000
+    for others, other in found.values():
+        assert [line.digest for line in others] == [line.digest for line in ledger]
+        assert other == end
+
+
+def test_what_is_left_out_behind_the_last_step_is_on_record_so_that_every_bad_line_is_named_once_at_every_size(ended):
+    bad, found = ended
+    for ledger, end in found.values():
+        assert end["left_out"], "the case is no case"
+        named = [some for line in ledger for some in line.rest.get("left_out", {}).values()] + [*end["left_out"].values()]
+        assert sum(some["count"] for some in named) == len(bad)
+        rows = [row[2] for some in named for row in some["first"]]
+        assert len(rows) == len(set(rows))
+        assert set(rows) == bad
+
+
+def test_from_every_step_on_what_is_told_and_what_is_left_behind_are_all_bad_lines(tmp_path):
+    bad = write_some_bad(tmp_path, 580)
+    fields = {"data__chunk_bytes": 1024, "data__exhausted": "stop", "data__on_error": "quarantine"}
+    write_run(tmp_path, data__datasets={"mine": {"path": str(tmp_path / "data")}}, **fields)
+    spec = RunSpec.from_dict(RunDir(str(tmp_path)).read_json("attempts", "0001", "spec.json"))
+    tokenizer = load_tokenizer("bytes")
+    feed = PipelineFeed(pipeline(spec, tokenizer, dp_rank=0, dp_size=1))
+    steps = list(feed.steps())
+    for done in range(0, len(steps) + 1, 7):
+        told = [address.row for step in steps[:done] for some in step.left_out for address in some.addresses]
+        for size in (1, 2):
+            ranks = [PipelineFeed(pipeline(spec, tokenizer, dp_rank=rank, dp_size=size)) for rank in range(size)]
+            state = steps[done - 1].state if done else None
+            behind = [pair for rank in ranks for pair in rank.left_behind(state)]
+            assert sum(some.count for _, some in behind) == len(bad) - len(told), (done, size)
+            assert {row for _, some in behind for row in (a.row for a in some.addresses)} | set(told) <= bad
+
+
+def test_a_stream_that_never_ends_leaves_nothing_behind_that_could_be_told(experiment):
+    feed = PipelineFeed(pipeline(experiment, load_tokenizer("bytes"), dp_rank=0, dp_size=1))
+    with pytest.raises(ConfigError, match="never ends"):
+        feed.left_behind(None)
 
 
 def test_ledger_and_metrics_say_what_was_left_out_and_in_which_attempt_and_legs_still_verify(tmp_path):

@@ -62,7 +62,7 @@ class Delivery:
                 block = self._rows(lanes[number], shares[number], first, last)
                 ended = index + 1 == len(plan)
                 after = RankState(step + ended, 0 if ended else index + 1, {n: lane.cursor for n, lane in lanes.items()})
-                left_out = self._left_out(lanes[number].report())
+                left_out = self.left_out(lanes[number].report())
                 batch = self._batch(block, number, first, step, (index, len(plan)), after, left_out, like)
                 like = batch.fields
                 yield self._mapped(batch) if self.maps else batch
@@ -138,7 +138,8 @@ class Delivery:
             )
         return batch
 
-    def _left_out(self, dropped: list[Dropped]) -> tuple[LeftOut, ...]:
+    def left_out(self, dropped: list[Dropped]) -> tuple[LeftOut, ...]:
+        """By reason, with the first addresses."""
         if not dropped:
             return ()
         found: dict[str, tuple[int, tuple[Address, ...]]] = {}

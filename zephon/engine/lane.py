@@ -11,6 +11,7 @@ sentinel before it and its number since then. That tag *is* the cursor: nothing 
 from __future__ import annotations
 
 import collections
+import contextlib
 import operator
 import time
 
@@ -124,6 +125,16 @@ class Lane:
             return self._reported
         reported, self._reported = self._reported, []
         return reported
+
+    def rest(self) -> list[Dropped]:
+        """Runs to the lane's end and delivers nothing; documents left out since the last call of `report`.
+
+        What fails here ends no run, since nothing is made of it: the lane then ends with what went before.
+        """
+        with contextlib.suppress(Exception):
+            while self.ensure(1):
+                self.take(self.ready, counted=False)
+        return self.report() + self._dropped
 
     def pass_over(self, step: int, per_step: int) -> bool:
         """Follows an instruction to skip steps before this one; False when the lane ends on the way."""

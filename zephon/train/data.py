@@ -96,6 +96,12 @@ class Feed(Protocol):
     def steps(self) -> Iterator[StepBatch]:
         """One StepBatch per optimizer step, until the data ends."""
 
+    def left_behind(self, state: dict[str, Any] | None) -> list[tuple[int, LeftOut]]:
+        """(lane, what it leaves out) between a state and the end of the data, of lanes that this rank answers for.
+
+        ``state`` is that after the last step that was trained, or None before the first; ``steps`` is over then.
+        """
+
     def close(self) -> None:
         """Ends what runs behind ``steps``."""
 
@@ -154,7 +160,9 @@ def report(batch: StepBatch | None, *, drain: bool, error: ZephonError | None) -
 
 
 def agree(batch: StepBatch | None, reports: Sequence[Report]) -> GlobalStep | None:
-    """Combines the reports of all data-parallel ranks; None when the data has ended everywhere.
+    """Combines the reports of all data-parallel ranks; None when the data has ended.
+
+    It ends where the first rank cannot fill its part of a step, as it does for a rank that has all lanes.
 
     Raises:
         ZephonError: the error of the first rank that reported one, with that rank in a note.
@@ -164,7 +172,7 @@ def agree(batch: StepBatch | None, reports: Sequence[Report]) -> GlobalStep | No
         if one.error is not None:
             one.error.add_note(f"met by data-parallel rank {rank}")
             raise one.error
-    if all(one.step is None for one in reports):
+    if any(one.step is None for one in reports):
         return None
     digests: dict[int, bytes] = {}
     for one in reports:

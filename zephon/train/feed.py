@@ -131,11 +131,19 @@ class PipelineFeed:
     def __init__(self, pipeline: zephon.Pipeline) -> None:
         self._pipeline = pipeline
         self._per_lane = pipeline.world.per_lane
+        self._begun: dict[str, Any] | None = None
 
     def restore(self, state: dict[str, Any]) -> None:
         self._pipeline.restore(state)
 
+    def left_behind(self, state: dict[str, Any] | None) -> list[tuple[int, LeftOut]]:
+        self.close()
+        if (state := state or self._begun) is not None:
+            self._pipeline.restore(state)
+        return self._pipeline.left_behind()
+
     def steps(self) -> Iterator[StepBatch]:
+        self._begun = self._pipeline.checkpoint()
         for batches in self._pipeline.steps():
             parts: list[Rows] = []
             digests: dict[int, bytes] = {}

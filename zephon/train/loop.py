@@ -28,6 +28,8 @@ def train(session: Session, *, records: Records | None, leaving: Callable[[], bo
             _save(session, records, wait=drained)
         if drained:
             break
+    if session.ended and records is not None:
+        records.end(session)  # the data ended before the last step
     if not drained:
         _save(session, records, wait=True)
     session.settle()  # the last save is complete, on every rank, or all of them raise

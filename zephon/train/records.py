@@ -56,6 +56,7 @@ class Records:
     """The files of one attempt. Opening may raise ZephonError: a damaged ledger, a tracker that is not installed."""
 
     def __init__(self, run: RunDir, spec: RunSpec, attempt: int, generation: int) -> None:
+        self._run = run
         self._attempt, self._generation, self._lanes = attempt, generation, spec.lanes.count
         self._mirrors = [Mirror(run, "ledger.jsonl"), Mirror(run, "metrics.jsonl")]
         ledger, metrics = (mirror.path for mirror in self._mirrors)
@@ -77,6 +78,18 @@ class Records:
         try:
             for mirror in self._mirrors:
                 mirror.push()
+        except OSError as error:
+            session.fault = _unwritable(session, error)
+
+    def end(self, session: Session) -> None:
+        """Where the data has ended before the last step: how far it went, and what was left out behind it, which no step's
+        line can say."""
+        said = {"step": session.step, "steps": session.spec.trainer.steps, "attempt": self._attempt}
+        try:
+            session.job.fence()
+            self._run.write_json("data_end.json", data={**said, "left_out": {}, **named(session.left_behind)})
+        except ZephonError as error:
+            session.fault = error
         except OSError as error:
             session.fault = _unwritable(session, error)
 

@@ -12,6 +12,7 @@ without it; the checkpoint that all ranks agree on; or step 0, where weights fol
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,12 +29,13 @@ from zephon.rundir import RunDir
 from zephon.seeds import derive
 from zephon.spec import RunSpec
 from zephon.train import checkpoint, optim, reduction, tensor, usage
-from zephon.train.data import Feed, GlobalStep, Rows, StepBatch, agree, report
+from zephon.train.data import Feed, GlobalStep, Rows, StepBatch, agree, by_reason, report
 from zephon.train.distributed import World
 from zephon.train.hf import start_from
 from zephon.train.metrics import Clock
 from zephon.train.model import Decoder, assign, initialise, parameter_count
 from zephon.train.schedule import learning_rate
+from zephon.types import LeftOut
 
 MAX_ROLLBACKS = 3
 
@@ -100,6 +102,8 @@ class Session:
         self.state: dict[str, Any] | None = None
         self.skipped: tuple[int, ...] = ()
         self.fault: ZephonError | None = None
+        self.ended = False  # whether the data has, before the last step
+        self.left_behind: tuple[LeftOut, ...] = ()
         self.average: float | None = None  # of the loss, to know a spike by
         self._source: Iterator[StepBatch] | None = None
         self._rollbacks = 0
@@ -126,6 +130,7 @@ class Session:
                 reports = self.world.exchange(report(batch, drain=leaving(), error=error))
                 step = agree(batch, reports[:: self.world.seat.size // self.world.dp_size])
             if step is None:
+                self.ended, self.left_behind = True, self._left_behind()
                 return
             if step.step != self.step:
                 raise StateError(
@@ -226,6 +231,12 @@ class Session:
         """Ends what the session owns; ``abandon`` where a peer is gone. The world is its caller's."""
         self.feed.close()
         self.saver.close(abandon=abandon)
+
+    def _left_behind(self) -> tuple[LeftOut, ...]:
+        """What all ranks' data leaves out behind the last step, in order of lanes, so that it is the same at every size."""
+        mine = self.feed.left_behind(self.state)
+        every = self.world.exchange(mine)[:: self.world.seat.size // self.world.dp_size]
+        return by_reason(some for _, some in sorted((pair for one in every for pair in one), key=operator.itemgetter(0)))
 
     def _gradients(self, rows: Rows, tokens: int) -> Tensor:
         trainer = self.spec.trainer

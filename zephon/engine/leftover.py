@@ -1,0 +1,33 @@
+"""What a stream leaves out behind its last whole step: from a state on, each lane is run to its end, and nothing is delivered.
+
+The same at every size, because it is asked of a state between two steps, and lane by lane.
+"""
+
+from __future__ import annotations
+
+from zephon.engine.lane import GROUP, Lane
+from zephon.engine.running import Engine
+from zephon.engine.workers import InlineRunner
+from zephon.errors import ConfigError
+from zephon.types import LeftOut
+
+
+def left_behind(engine: Engine) -> list[tuple[int, LeftOut]]:
+    """(lane, what it leaves out for one reason) of the lanes whose first slot is this rank's, by lane.
+
+    Raises:
+        ConfigError: the stream has no end.
+    """
+    program, delivery = engine.program, engine.delivery
+    if getattr(program.plan, "total", 0) is None:
+        raise ConfigError(
+            "left_behind on a stream that never ends",
+            follows="it would be read for ever",
+            remedy="ask it of a source with exhausted_policy='stop' or 'redistribute', or with stop_after_passes",
+        )
+    runner, found = InlineRunner(), []
+    for share in delivery.world.shares(delivery.rank):
+        if share.first == 0:
+            lane = Lane(share.lane, program, runner, engine.state.lanes[share.lane], GROUP)
+            found += [(share.lane, some) for some in delivery.left_out(lane.rest())]
+    return found
