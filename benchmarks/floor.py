@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
 import os
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from zephon.ops.tokenizers import load_tokenizer
+from zephon.ops.tokenizers import Tokenizer, load_tokenizer
 from zephon.types import Array
 
 BLOCK = 1 << 18
@@ -36,28 +35,34 @@ def blocks(files: Iterable[Path]) -> Iterator[bytes]:
 
 
 class Floor:
-    """Rows of ``length`` tokens, each document ended by EOS; goes on through the files where it stopped."""
+    """Rows of ``length`` tokens, each document ended by EOS. Each core has files, a thread and a stream of its own.
 
-    def __init__(self, files: list[Path], length: int, workers: int) -> None:
-        self._length, self._workers = length, workers
+    Nothing passes between the threads, so this is more than any loader that keeps an order could do.
+    """
+
+    def __init__(self, files: list[Path], length: int, cores: int) -> None:
         # A back end of its own: one that a loader beside it uses as well would know all words already.
-        self._tokenizer = dataclasses.replace(load_tokenizer("gpt2"))
+        tokenizer = dataclasses.replace(load_tokenizer("gpt2"))
+        self._loops = [_Loop(files[core::cores], length, tokenizer) for core in range(cores)]
+        self._pool = ThreadPoolExecutor(cores)  # kept: a back end may remember words by thread
+
+    def run(self, tokens: int) -> int:
+        """Packs until this many tokens are in rows, and goes on there at the next call; returns how many are."""
+        if len(self._loops) == 1:
+            return self._loops[0].run(tokens)
+        return sum(self._pool.map(lambda loop: loop.run(tokens // len(self._loops)), self._loops))
+
+
+class _Loop:
+    def __init__(self, files: list[Path], length: int, tokenizer: Tokenizer) -> None:
+        self._length, self._tokenizer = length, tokenizer
         self._blocks = blocks(itertools.cycle(files))
         self._rest = np.empty(0, np.uint32)
 
     def run(self, tokens: int) -> int:
-        """Packs until this many tokens are in rows; returns how many are."""
         done = 0
-        if self._workers == 1:
-            while done < tokens:
-                done += self._rows(self._tokens(next(self._blocks))).size
-            return done
-        with ThreadPoolExecutor(self._workers) as pool:
-            pending = collections.deque(pool.submit(self._tokens, next(self._blocks)) for _ in range(2 * self._workers))
-            while pending:
-                done += self._rows(pending.popleft().result()).size
-                if done < tokens:
-                    pending.append(pool.submit(self._tokens, next(self._blocks)))
+        while done < tokens:
+            done += self._rows(self._tokens(next(self._blocks))).size
         return done
 
     def _tokens(self, data: bytes) -> Array:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "zephon"
 
 # Each room may import the rooms before it in its own line, and itself.
-BASE = ["errors", "types", "seeds", "world", "spec", "rundir"]
+BASE = ["errors", "fastjson", "types", "seeds", "world", "spec", "rundir"]
 LOADER = ["io", "work", "ops", "state", "batch", "training", "engine", "options", "chain", "validation", "pipeline", "ledger"]
 ALLOWED = {
     **dict.fromkeys(BASE, BASE),

@@ -11,9 +11,8 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
 from zephon.errors import DataError
+from zephon.fastjson import loads
 from zephon.io.formats import Documents
 from zephon.io.held import Held, listing_of
 from zephon.io.storage import read_range, read_scratch
@@ -133,10 +132,10 @@ def _parse(dataset: Dataset, shard: int, offset: int, data: bytes | bytearray, f
     begins = [first, *(end + 1 for end in ends[:-1])]
     view, shift = memoryview(data), offset - first
     try:
-        records = [orjson.loads(view[begin:end]) for begin, end in zip(begins, ends, strict=False)]
-    except orjson.JSONDecodeError:
+        records = [loads(view[begin:end]) for begin, end in zip(begins, ends, strict=False)]
+    except ValueError:
         records = [None]
-    if all(type(record) is dict for record in records):
+    if {*map(type, records)} <= {dict}:
         return Documents([begin + shift for begin in begins[: len(ends)]], records, {})
     lines = [bytes(view[begin:end]) for begin, end in zip(begins, ends, strict=False)]
     return _one_by_one(dataset, shard, offset, lines)
@@ -150,8 +149,8 @@ def _one_by_one(dataset: Dataset, shard: int, offset: int, lines: Sequence[bytes
     for line in lines:
         begin, offset = offset, offset + len(line) + 1
         try:
-            record = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
+            record = loads(line)
+        except ValueError as error:
             if line.strip():
                 bad.append(_bad_line(dataset, shard, begin, f"is not one JSON object: {error}"))
             continue

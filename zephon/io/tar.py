@@ -14,9 +14,8 @@ import io
 import tarfile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
 from zephon.errors import DataError
+from zephon.fastjson import loads
 from zephon.io.formats import Documents
 from zephon.io.held import Held, listing_of
 from zephon.io.storage import is_local, read_range
@@ -102,7 +101,7 @@ def _bytes(dataset: Dataset, path: str, begin: int, count: int, whole: bytes | N
 def _value(kind: str, data: bytes) -> Any:
     if kind == "txt":
         return data.decode()
-    return orjson.loads(data) if kind == "json" else data
+    return loads(data) if kind == "json" else data
 
 
 def _bad_document(dataset: Dataset, shard: int, row: int, key: str, cause: Exception) -> DataError:

