@@ -19,7 +19,7 @@ PACKAGE = ROOT / "zephon"
 
 # Each room may import the rooms before it in its own line, and itself.
 BASE = ["errors", "fastjson", "types", "seeds", "world", "spec", "rundir"]
-LOADER = ["io", "work", "ops", "state", "batch", "training", "engine", "options", "chain", "validation", "pipeline", "ledger"]
+LOADER = ["io", "work", "ops", "state", "batch", "training", "engine", "options", "chain", "validation", "explaining", "pipeline", "ledger"]
 ALLOWED = {
     **dict.fromkeys(BASE, BASE),
     **{room: BASE + LOADER[: i + 1] for i, room in enumerate(LOADER)},
@@ -35,7 +35,7 @@ ALLOWED = {
     "__init__": [*BASE, *LOADER],
 }
 FREE_OF = {  # what may not be imported, not even late, in these rooms
-    "torch": [*BASE, "io", "work", "state", "ledger", "options", "chain", "validation", "launch"],
+    "torch": [*BASE, "io", "work", "state", "ledger", "options", "chain", "validation", "explaining", "launch"],
     "hydra": [*BASE, *LOADER, "train", "agent", "integrations", "report"],
     "kubernetes": [*BASE, *LOADER, "train", "agent", "integrations", "report"],
     "torchx": [*BASE, *LOADER, "train", "agent", "integrations", "report"],

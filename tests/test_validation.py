@@ -126,6 +126,21 @@ def test_explain_says_what_comes_from_where_and_what_it_costs() -> None:
     assert recipe(PIPELINES["quarantine"])().fingerprint in shown
 
 
+def test_it_says_when_a_shuffle_buffer_can_never_fill() -> None:
+    def shown(buffer: int) -> str:
+        rows = [{"text": f"number {i}"} for i in range(400)]
+        source = StaticMixtureWorkSource([Dataset.from_dict("d", {"s": InMemoryShard(rows)})], chunk_bytes=2048)
+        chain = Pipeline(source).options(canonical_replicas=1, flush_every_k_chunks=8)
+        chain.tokenize(tokenizer_id="bytes", field="text").pack_flat(64, algorithm="wrap").shuffle(buffer).batch(1)
+        return next(line for line in chain.explain().splitlines() if "shuffle: " in line)
+
+    assert shown(100) == "    shuffle: 100 elements, 25,600 bytes a lane"
+    assert shown(1000) == (
+        "    shuffle: 1000 elements, 32,768 bytes a lane; "
+        "between two sentinels come at most about 128 rows, so that it mixes those and never fills"
+    )
+
+
 def test_looking_before_a_run_ends_it_warns_or_does_nothing_as_asked() -> None:
     bad = pipeline_of([{"text": "a"}, {"text": 5}]).tokenize(tokenizer_id="bytes", field="text").batch(1)
     with pytest.raises(DataError, match="not text") as caught:

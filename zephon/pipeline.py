@@ -20,6 +20,7 @@ from zephon.engine.leftover import left_behind
 from zephon.engine.meters import Meters
 from zephon.engine.running import Engine, Running, Settings
 from zephon.errors import StateError
+from zephon.explaining import explain
 from zephon.state import (
     VERSION,
     Cursor,
@@ -32,7 +33,7 @@ from zephon.state import (
     with_skip,
 )
 from zephon.types import LeftOut
-from zephon.validation import Report, before_running, explain, validate
+from zephon.validation import Report, before_running, validate
 from zephon.work import WorkSource
 
 
