@@ -61,6 +61,24 @@ def test_stages_are_composed_from_group_and_command_line() -> None:
     assert found.own["r"] == StageSpec(call="a.b:c", inputs=("x", "y"), options={"top": 3})
 
 
+def test_the_group_of_stages_can_be_chosen_again_for_a_stored_experiment(spec: RunSpec, tmp_path: Path) -> None:
+    own = staged(spec, "report", "train", report={})
+    again = session.changed(own, ["stages=full", "trainer.eval_tokens=7"])
+    assert again.stages == StagesSpec(order=("doctor", "calibrate", "train", "evaluate"), own=own.stages.own)
+    assert again.trainer.eval_tokens == 7
+    with pytest.raises(ConfigError, match="stages=ful: the group has no such option") as refused:
+        session.changed(own, ["stages=ful"])
+    assert "did you mean 'full'" in refused.value.remedy
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages" / "mine.yaml").write_text("order: [train, report]\n")
+    assert session.changed(own, ["stages=mine"], config_dir=str(tmp_path)).stages.order == ("train", "report")
+    (tmp_path / "stages" / "mine.yaml").write_text("order: [train\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml"):
+        session.changed(own, ["stages=mine"], config_dir=str(tmp_path))
+    with pytest.raises(ConfigError, match="cannot change a stored experiment"):
+        session.changed(own, ["model=tiny"])
+
+
 @pytest.mark.parametrize(
     ("order", "own", "said"),
     [

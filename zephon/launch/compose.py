@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from zephon.errors import ConfigError, nearest
-from zephon.launch.overrides import Word, below_mapping, is_file, split, to_hydra, to_tree
+from zephon.launch.overrides import Word, below_mapping, check_option, is_file, split, to_hydra, to_tree
 from zephon.launch.schema import kind_at, mirror
 from zephon.launch.shipped import shipped
 from zephon.launch.sources import sources
@@ -125,6 +125,19 @@ def groups_in(config_dir: str | None) -> dict[str, list[str]]:
     return {group: sorted(options) for group, options in sorted(found.items())}
 
 
+def option(group: str, name: str, config_dir: str | None) -> dict[str, Any]:
+    """The plain fields that one option of a group sets, without composing anything.
+
+    Raises:
+        ConfigError: there is no such option.
+    """
+    check_option(group, name, groups_in(config_dir))
+    path = next(found for root in _roots(config_dir) if (found := root / group / f"{name}.yaml").is_file())
+    plain = OmegaConf.to_container(_mapping(path))
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
 def _roots(config_dir: str | None) -> list[Path]:
     roots = [shipped("conf")]
     if config_dir is not None:
@@ -175,6 +188,20 @@ def _load_user_file(path: Path) -> str:
             follows="there is nothing to compose",
             remedy="check the path; a shipped experiment is named without .yaml, for example conf=exp1",
         )
+    node = _mapping(path)
+    for key in _dotted(node):
+        if key != "defaults" and not key.startswith(("defaults.", "hydra.")):
+            _known(key, path)
+    ConfigStore.instance().store(group=_GROUP, name=_USER, node=node, package="_global_", provider=str(path))
+    return _USER
+
+
+def _mapping(path: Path) -> DictConfig:
+    """A file that holds a mapping.
+
+    Raises:
+        ConfigError: it is no YAML, or holds a list.
+    """
     try:
         node = OmegaConf.load(path)
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
@@ -189,11 +216,7 @@ def _load_user_file(path: Path) -> str:
             follows="there is nothing to compose",
             remedy="write field: value lines",
         )
-    for key in _dotted(node):
-        if key != "defaults" and not key.startswith(("defaults.", "hydra.")):
-            _known(key, path)
-    ConfigStore.instance().store(group=_GROUP, name=_USER, node=node, package="_global_", provider=str(path))
-    return _USER
+    return node
 
 
 def _known(key: str, path: Path) -> None:

@@ -65,7 +65,7 @@ def one_line(status: RunStatus) -> str:
         parts.append(f"digest {status.digest[:12]}")
     if status.world_size:
         parts.append(f"world {status.world_size}")
-    if status.state in ("STARTING", "RUNNING", "DRAINING", "FAILED") and status.message:
+    if status.state in ("QUEUED", "STARTING", "RUNNING", "DRAINING", "FAILED") and status.message:
         parts.append(status.message.partition("\n")[0])
     return "  ".join(parts)
 

@@ -9,7 +9,7 @@ HELP = """zephon: elastic, reproducible training runs
 usage: zephon [verb] [RUN] [conf=EXPERIMENT] [key=value ...] [flags]      (the same: python -m zephon.launch)
 
 examples
-  zephon conf=exp1 nodes=4                     start on 4 nodes and follow; Ctrl-C saves and stops
+  zephon conf=exp1 nodes=4                     start on 4 nodes and follow; Ctrl-C saves and stops (a cluster's run goes on)
   zephon rescale exp1 nodes=2                  change the size of a running run; no step is lost
   zephon resume exp1 nodes=1                   go on with a stopped run, on another size if you like
 

@@ -67,7 +67,7 @@ def to_hydra(word: Word, groups: Mapping[str, Sequence[str]], *, sweep: bool = F
     if word.key in groups or "/" in word.key:
         group = word.key
         for option in word.value.split(",") if sweep else [word.value]:
-            _check_option(group, option, groups)
+            check_option(group, option, groups)
         return f"{group}={word.value}"
     if is_group(key):
         raise _scalar_for_group(word, key)
@@ -76,7 +76,8 @@ def to_hydra(word: Word, groups: Mapping[str, Sequence[str]], *, sweep: bool = F
     return _readable(word, f"{_force(key)}{key}={_value(kind_at(key), word.value)}", sweep)
 
 
-def _check_option(group: str, option: str, groups: Mapping[str, Sequence[str]]) -> None:
+def check_option(group: str, option: str, groups: Mapping[str, Sequence[str]]) -> None:
+    """Raises ConfigError: there is no such group, or no such option of it."""
     known = groups.get(group)
     if known is None:
         raise ConfigError(

@@ -23,7 +23,7 @@ from zephon.errors import ConfigError, nearest
 from zephon.launch import contract as contracts
 from zephon.launch import control, stages
 from zephon.launch.appdef import DEFAULT_WORKER, app_def
-from zephon.launch.compose import check
+from zephon.launch.compose import check, option
 from zephon.launch.environment import environment
 from zephon.launch.lease import Lease
 from zephon.launch.listing import listings
@@ -273,11 +273,14 @@ def stored_spec(rundir: RunDir) -> RunSpec:
     return RunSpec.from_dict(rundir.read_json("attempts", RunDir.attempt_name(attempt), "spec.json"))
 
 
-def changed(spec: RunSpec, words: Sequence[str]) -> RunSpec:
-    """The spec with ``key=value`` words applied."""
+def changed(spec: RunSpec, words: Sequence[str], *, config_dir: str | None = None) -> RunSpec:
+    """The spec with ``key=value`` words applied; of the config groups, ``stages=`` can be chosen again."""
     tree = spec.to_dict()
     for text in words:
         word = split(text)
+        if word.key == "stages" and not word.prefix:
+            _graft(tree, {"stages": option("stages", word.value or "", config_dir)})
+            continue
         if word.prefix or is_group(word.key):
             raise ConfigError(
                 f"{text!r} cannot change a stored experiment",
@@ -297,9 +300,19 @@ def _graft(tree: dict[str, Any], branch: Mapping[str, Any]) -> None:
 
 
 def resume(
-    rundir: RunDir, words: Sequence[str] = (), *, allow: Sequence[str] = (), fork: str | None = None, worker: str | None = None
+    rundir: RunDir,
+    words: Sequence[str] = (),
+    *,
+    allow: Sequence[str] = (),
+    fork: str | None = None,
+    worker: str | None = None,
+    config_dir: str | None = None,
 ) -> Started:
     """Goes on with a stopped or failed run from its newest complete checkpoint; a finished run is left alone.
+
+    Args:
+        words: changes, ``key=value``; ``stages=OPTION`` is looked up in ``config_dir`` and the shipped groups.
+        allow, fork, worker: as for ``start``; the worker is the last attempt's when not given.
 
     Raises:
         ConfigError: the run is still running.
@@ -315,7 +328,7 @@ def resume(
         if not words and fork is None:
             return _go_on(rundir, status)
         control.command(rundir, status.attempt, {"verb": "delete"})
-    spec = changed(stored_spec(rundir), words)
+    spec = changed(stored_spec(rundir), words, config_dir=config_dir)
     where = ("attempts", RunDir.attempt_name(status.attempt), "handle.json")
     known = rundir.read_json(*where).get("worker") if rundir.exists(*where) else None
     return start(spec, words=words, allow=allow, fork=fork, worker=worker or known or DEFAULT_WORKER)

@@ -20,8 +20,11 @@ from zephon.launch.arguments import Arguments
 from zephon.launch.compose import Composed, compose
 from zephon.launch.display import duration, follow, one_line, resize_text, stages_text
 from zephon.launch.schedulers import local
-from zephon.launch.status import LIVE, RunStatus, find_run, look, run_names
+from zephon.launch.status import LIVE, RunStatus, find_run, look, records_dir, run_names
 from zephon.rundir import RunDir
+
+INTERRUPTED = 130
+_CLUSTER_LOOK_S = 1.0
 
 
 def run(arguments: Arguments, console: Console) -> int:
@@ -64,11 +67,13 @@ def _converge(composed: Composed, rundir: RunDir, status: RunStatus, arguments: 
         raise ConfigError(
             f"{status.name} is running (attempt {status.attempt}) with other settings than these",
             follows="they could not take effect before the next start",
-            remedy=f"stop it first ({_command('stop', status)}), or give it another name=",
+            remedy=f"stop it first ({_command('stop', status.url)}), or give it another name=",
         )
     if wanted.nodes == status.target:
-        console.print(f"{status.name} is running already at nodes={wanted.nodes}; following it", highlight=False)
-        return 0 if arguments.detach else _follow(rundir, console)
+        followed = not arguments.detach and _followed(rundir, control.scheduler_of_attempt(rundir, status.attempt))
+        also = "; following it" if followed else ""
+        console.print(f"{status.name} is running already at nodes={wanted.nodes}{also}", highlight=False)
+        return _follow(rundir, console) if followed else 0
     return _rescale(rundir, wanted.nodes, arguments, console)
 
 
@@ -78,19 +83,29 @@ def _after_start(started: session.Started, arguments: Arguments, console: Consol
         return 0
     resumed = f", going on from step {started.resumed_at}" if started.resumed_at else ""
     console.print(f"{started.rundir.url}  attempt {started.attempt}{resumed}  {started.handle}", highlight=False)
-    if arguments.detach or not started.handle.startswith("local://"):  # a cluster's run is nobody's foreground
-        name = started.rundir.root.rsplit("/", 1)[-1]
+    name = started.rundir.root.rsplit("/", 1)[-1]
+    if arguments.detach or not _followed(started.rundir, started.handle.partition("://")[0]):
         console.print(f"running in the background; see: zephon status {name}, logs {name}, stop {name}", highlight=False)
         return 0
     return _follow(started.rundir, console)
 
 
+def _followed(rundir: RunDir, scheduler: str) -> bool:
+    """Whether there is something to follow: not where only the nodes see the run directory."""
+    return scheduler == "local" or (scheduler == "kubernetes" and os.path.dirname(rundir.root) != str(records_dir()))
+
+
 def _follow(rundir: RunDir, console: Console) -> int:
-    """Follows to the end; the first Ctrl-C drains."""
+    """Follows to the end. The first Ctrl-C drains a run of this machine; a cluster's is nobody's foreground and goes on."""
+    here = control.scheduler_of_attempt(rundir, rundir.attempts()[-1]) == "local"
     try:
-        status = follow(rundir, console=console)
+        status = follow(rundir, console=console, every_s=0.2 if here else _CLUSTER_LOOK_S)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        if not here:
+            see, follow_logs, end = (_command(verb, rundir.url) for verb in ("status", "logs -f", "stop"))
+            console.print(f"the run goes on; look again with: {see} or {follow_logs}; end it with: {end}", highlight=False)
+            return INTERRUPTED
         console.print("finishing the step and saving (Ctrl-C again leaves; the drain goes on) ...", highlight=False)
         session.stop(rundir, wait_s=0)
         status = follow(rundir, console=console)
@@ -112,7 +127,7 @@ def report_end(status: RunStatus, console: Console) -> int:
             else "nothing to save yet"
         )
         console.print(
-            f"stopped at step {status.step} of {status.steps}, {kept}; go on with: {_command('resume', status)}",
+            f"stopped at step {status.step} of {status.steps}, {kept}; go on with: {_command('resume', status.url)}",
             highlight=False,
         )
         return 143
@@ -120,15 +135,15 @@ def report_end(status: RunStatus, console: Console) -> int:
     error.print(
         f"{status.state.lower()} at step {status.step} of {status.steps}: {status.error or status.message}", highlight=False
     )
-    error.print(f"  logs: {_command('logs', status)}   go on with: {_command('resume', status)}", highlight=False)
+    error.print(f"  logs: {_command('logs', status.url)}   go on with: {_command('resume', status.url)}", highlight=False)
     return status.status or 1
 
 
-def _command(verb: str, status: RunStatus) -> str:
+def _command(verb: str, url: str) -> str:
     """A command line that works as printed, also when runs are not in the default place."""
-    runs = status.url.rstrip("/").rpartition("/")[0]
+    runs, _, name = url.rstrip("/").rpartition("/")
     elsewhere = "" if os.path.abspath(runs) == os.path.abspath("runs") else f" runs={runs}"
-    return f"zephon {verb} {status.name}{elsewhere}"
+    return f"zephon {verb} {name}{elsewhere}"
 
 
 def resume(arguments: Arguments, console: Console) -> int:
@@ -139,6 +154,7 @@ def resume(arguments: Arguments, console: Console) -> int:
         allow=arguments.allow,
         fork=arguments.fork,
         worker=arguments.flags.get("--worker"),
+        config_dir=arguments.flags.get("--config-dir"),
     )
     return _after_start(started, arguments, console)
 
