@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -18,10 +19,11 @@ from tests.agent.peers import ROOT, until
 from zephon import ledger
 from zephon.agent.events import read_events
 from zephon.launch.compose import compose
+from zephon.launch.stages import read_turns
 from zephon.launch.status import look
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.spec import RunSpec, StageSpec, StagesSpec
 from zephon.train.feed import PipelineFeed, pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -131,8 +133,11 @@ def test_a_run_in_an_object_store_is_drained_resumed_at_another_size_and_done(ob
     assert 1 <= saved < STEPS
     assert saved == step(rundir, 1), "a step was lost by the drain"
 
-    rundir.write_json("attempts", "0002", "spec.json", data=spec.to_dict())
-    assert job(rundir.url, 2, 1).statuses() == [0, 0]
+    own = {"report": StageSpec(call="tests.launch.own_stages:report", outputs=("report.json",))}
+    stages = StagesSpec(order=("calibrate", "train", "report"), own=own)
+    rundir.write_json("attempts", "0002", "spec.json", data=dataclasses.replace(spec, stages=stages).to_dict())
+    one = job(rundir.url, 2, 1)
+    assert one.statuses() == [0, 0]
     lines = rundir.fs.cat_file(rundir.path("ledger.jsonl")).decode().splitlines()
     entries = [json.loads(line) for line in lines]
     assert [entry["step"] for entry in entries] == list(range(STEPS))
@@ -140,6 +145,9 @@ def test_a_run_in_an_object_store_is_drained_resumed_at_another_size_and_done(ob
     assert {entry["world_size"] for entry in entries[saved:]} == {1}
     assert [entry["digest"] for entry in entries] == unbroken(spec, rundir)
     assert ledger.compare(rundir.url).equal
+    assert dict(read_turns(rundir, 2)["stages"]) == {"calibrate": "done", "train": "done", "report": "done"}
+    assert rundir.read_json("report.json")["name"] == "far"
+    assert "stage report: done" in one.text("node-0"), "without a file system of its own a stage speaks in its node's log"
     assert [event["nodes"] for event in read_events(rundir) if event["event"] == "generation"][-1] == ["node-0@2"]
 
 

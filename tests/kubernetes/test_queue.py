@@ -118,6 +118,23 @@ def test_a_waiting_job_says_why_and_starts_when_there_is_room(queue: Queue) -> N
     assert "2 nodes run" in queue.line(second)
 
 
+def test_nodes_that_have_ended_give_their_quota_back_while_the_last_one_does_the_stages_behind_training(queue: Queue) -> None:
+    app = queue.submit("a", nodes=4)
+    before = queue.runs(app, 4)
+    waiting = queue.submit("b", nodes=3)
+    until("it waits", lambda: "more needed" in queue.line(waiting), 10)
+    for pod in queue.plane.find(queue.namespace, "Pod", labels="zephon/role=node,zephon/run=a"):
+        if pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] != "0":
+            queue.plane.play_kubelet(queue.namespace, pod["metadata"]["name"], phase="Succeeded", exit_code=0)
+    queue.runs(waiting, 3)
+    assert queue.running(app) == {"0": before["0"]}
+    assert queue.line(app).startswith("1 of 4 nodes run, 3 are done")
+    queue.scheduler.stop(app)
+    until("stopped", lambda: not queue.running(app) and queue.state(app) == AppState.CANCELLED, 30)
+    queue.scheduler.resume(app)
+    assert list(queue.runs(app, 1)) == ["0"], "what has ended is not started again, and asks for no quota"
+
+
 def test_a_job_that_can_never_fit_says_so(queue: Queue) -> None:
     app = queue.submit("a", nodes=6)
     until("the reason", lambda: "maximum capacity (4)" in queue.line(app), 10)
