@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.server
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import orjson
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +23,8 @@ import zstandard
 
 from zephon.errors import ConfigError, DataError, NotFound
 from zephon.io import Dataset, InMemoryShard, read
-from zephon.io.storage import list_files
+from zephon.io.held import listing_of
+from zephon.io.storage import _own, list_files
 from zephon.types import Chunk, Piece, Ragged
 
 TEXTS = [f"document {i} " + "x" * (i * 37 % 90) for i in range(200)]
@@ -96,10 +99,39 @@ def test_a_file_that_shrank_since_it_was_listed_is_an_error(tmp_path: Path) -> N
         texts_of(dataset)
 
 
-def test_data_written_anew_in_the_same_place_is_read_anew(tmp_path: Path) -> None:
-    first = write(tmp_path / "a.jsonl.gz", gzip.compress(b'{"text": "one"}\n', mtime=0))
-    assert texts_of(first) == ["one"]
-    assert texts_of(write(tmp_path / "a.jsonl.gz", gzip.compress(b'{"text": "two"}\n', mtime=0))) == ["two"]
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+def test_data_written_anew_in_the_same_place_is_read_anew(tmp_path: Path, suffix: str) -> None:
+    for text in ("one", "two"):
+        data = b'{"text": "%s"}\n' % text.encode()
+        (tmp_path / f"a.{suffix}").unlink(missing_ok=True)  # also another file in the eyes of the system
+        assert texts_of(write(tmp_path / f"a.{suffix}", data if suffix == "jsonl" else gzip.compress(data, mtime=0))) == [text]
+
+
+def test_a_descriptor_that_went_stale_is_opened_anew(tmp_path: Path) -> None:
+    dataset = write(tmp_path / "a.jsonl", LINES)
+    assert texts_of(dataset) == TEXTS
+    key = (listing_of(dataset), 0)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    os.dup2(folder, _own.files.get(key, "it is open"))  # reading a folder is an error, as reading a stale file is
+    os.close(folder)
+    assert texts_of(dataset, cuts=3) == TEXTS
+
+
+def test_a_thread_keeps_few_files_open_and_none_when_it_has_ended(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"{number:02}.jsonl").write_bytes(LINES)
+    dataset, me, most = Dataset.from_path("d", str(tmp_path)), psutil.Process(), []
+    before = me.num_fds()
+
+    def all_shards() -> None:
+        texts_of(dataset)
+        most.append(me.num_fds())
+
+    thread = threading.Thread(target=all_shards)
+    thread.start()
+    thread.join()
+    assert before < most[0] <= before + 9
+    assert me.num_fds() == before
 
 
 def test_token_lists_in_parquet_become_ragged_columns_without_python_lists(tmp_path: Path) -> None:

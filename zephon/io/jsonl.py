@@ -59,7 +59,7 @@ def _lines_between(dataset: Dataset, shard: int, start: int, stop: int) -> _Line
     begin = max(start - 1, 0)  # one byte back: a range that follows a line feed starts with a document of its own
     wanted = min(stop + _TAIL, size)  # mostly the end of the last line comes along
     data: bytes | bytearray
-    data, count = read_scratch(dataset.fs, path, begin, wanted)
+    data, count = read_scratch(dataset.fs, path, begin, wanted, (listing_of(dataset), shard))
     if begin + count < wanted:
         raise DataError(
             f"{path} ends at byte {begin + count}, but the listing said {size} bytes",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import os
 import stat
 import threading
 import time
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -19,6 +21,7 @@ from zephon.errors import ConfigError, NotFound
 _FEW = 256
 _SLOW_S = 100e-6  # seconds to learn a file's size: local disks take a few millionths
 _MOST = 16 << 20  # bytes of scratch memory that a thread keeps
+_OPEN = 8  # files that a thread keeps open
 
 
 @functools.lru_cache(maxsize=64)
@@ -60,37 +63,73 @@ def read_range(fs: Any, path: str, start: int, stop: int) -> bytes:
         os.close(descriptor)
 
 
-class _Scratch(threading.local):
-    """Memory of one thread that is written over and over: fresh memory of such sizes is zeroed by the system each time."""
+class _Files:
+    """Files of local data, kept open: to open and close one for each chunk would twice give up the interpreter lock."""
 
     def __init__(self) -> None:
-        self.memory = bytearray()
+        self._open: collections.OrderedDict[Hashable, int] = collections.OrderedDict()
 
-    def of(self, size: int) -> bytearray:
+    def get(self, key: Hashable, path: str) -> int:
+        """The descriptor of a file; ``key`` also says which listing it is from, as a path may stand for other data later."""
+        if key in self._open:
+            self._open.move_to_end(key)
+        else:
+            self._open[key] = os.open(path, os.O_RDONLY)
+            if len(self._open) > _OPEN:
+                os.close(self._open.popitem(last=False)[1])
+        return self._open[key]
+
+    def forget(self, key: Hashable) -> None:
+        if (descriptor := self._open.pop(key, None)) is not None:
+            os.close(descriptor)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        for descriptor in self._open.values():
+            close(descriptor)
+
+
+class _Own(threading.local):
+    """What a thread keeps: files, and memory that is written over and over, as fresh memory is zeroed by the system."""
+
+    def __init__(self) -> None:
+        self.files = _Files()
+        self._memory = bytearray()
+
+    def memory(self, size: int) -> bytearray:
         if size > _MOST:
             return bytearray(size)
-        if size > len(self.memory):
-            self.memory = bytearray(size)
-        return self.memory
+        if size > len(self._memory):
+            self._memory = bytearray(size)
+        return self._memory
 
 
-_scratch = _Scratch()
+_own = _Own()
 
 
-def read_scratch(fs: Any, path: str, start: int, stop: int) -> tuple[bytes | bytearray, int]:
-    """As `read_range`, but (memory, length): the memory may be longer, and this thread's next call writes over it."""
+def read_scratch(fs: Any, path: str, start: int, stop: int, key: Hashable) -> tuple[bytes | bytearray, int]:
+    """As `read_range`, but (memory, length): the memory may be longer, and this thread's next call writes over it.
+
+    Args:
+        key: stands for the file as it was listed.
+    """
     if not is_local(fs):
         data = read_range(fs, path, start, stop)
         return data, len(data)
-    memory = _scratch.of(stop - start)
-    view, count = memoryview(memory), 0
-    descriptor = os.open(path, os.O_RDONLY)
+    memory = _own.memory(stop - start)
+    view = memoryview(memory)[: stop - start]
     try:
-        while count < stop - start and (got := os.preadv(descriptor, [view[count : stop - start]], start + count)):
-            count += got
-    finally:
-        os.close(descriptor)
-    return memory, count
+        return memory, _fill(view, _own.files.get(key, path), start)
+    except OSError:  # kept open too long: a network file system may have let go of it
+        _own.files.forget(key)
+        return memory, _fill(view, _own.files.get(key, path), start)
+
+
+def _fill(view: memoryview, descriptor: int, start: int) -> int:
+    """Bytes read: as many as the view takes, or fewer at the file's end."""
+    count = 0
+    while count < len(view) and (got := os.preadv(descriptor, [view[count:]], start + count)):
+        count += got
+    return count
 
 
 class Listing(NamedTuple):
