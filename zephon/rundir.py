@@ -9,7 +9,7 @@
     events.jsonl         what happened to the run              (launch, agent, rank 0)
     checkpoints/step-00000030/ ... COMPLETE                    (train)
     stages/NAME.json     inputs, status and outputs of a stage (launch)
-    attempts/0001/spec.json  environment.json  progress.json  stages.json  logs/node-0/rank-0.log
+    attempts/0001/spec.json  environment.json  progress.json  stages.json  target.json  stop.json  logs/node-0/rank-0.log
 """
 
 from __future__ import annotations

@@ -65,6 +65,8 @@ def test_one_run_through_every_change_is_the_unbroken_run(machines: Machines, ca
     assert session.resume(rundir).attempt == stopped.attempt
     back = reach(rundir, "training again", lambda now: now.step > stopped.step)
     assert (back.world_size, back.generation) == (4, stopped.generation + 1), "they trained before all were back"
+    resized = [event["generation"] for event in events(machines.runs, name) if event["event"] == "resized"]
+    assert back.generation not in resized, "a pause between stop and resume is nobody's stall"
     done = reach(rundir, "the last step", lambda now: now.state == "DONE", 300)
 
     assert done.step == STEPS

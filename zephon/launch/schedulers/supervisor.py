@@ -28,37 +28,17 @@ from zephon.agent.coordinator import Coordinator, newest_checkpoint
 from zephon.agent.entry import modules_for
 from zephon.agent.events import EventLog
 from zephon.agent.membership import Finish
-from zephon.agent.warm import Start, WarmServer
+from zephon.agent.warm import WarmServer
 from zephon.errors import ConfigError, ZephonError
 from zephon.launch.lease import RENEW_S, Lease
-from zephon.launch.schedulers.endings import end_session, overwrite, write_private
+from zephon.launch.schedulers.endings import overwrite, write_private
+from zephon.launch.schedulers.nodes import Nodes
 from zephon.launch.schedulers.place import hand_in_logs, place
 from zephon.launch.schedulers.request import LocalRequest, gpus_of_node
 from zephon.launch.schedulers.stage_runner import carry_out, record_training
 from zephon.launch.stages import TRAIN, Stage, stages_of
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
-
-_KILL_MARGIN_S = 10.0
-_QUICK_S = 3.0
-_FROZEN_HEARTBEATS = 4.0
-_MAX_QUICK = 3
-
-
-@dataclasses.dataclass
-class NodeProcess:
-    """One node's agent process."""
-
-    index: int
-    incarnation: int
-    ticket: int
-    started: float
-    stopping: bool = False
-    heard: float | None = None
-
-    @property
-    def name(self) -> str:
-        return f"node-{self.index}@{self.incarnation}"
 
 
 class Supervisor:
@@ -77,13 +57,8 @@ class Supervisor:
         self.state = "STARTING"
         self.message = ""
         self.status: int | None = None
-        self.target = request.nodes
-        self.nodes: dict[int, NodeProcess] = {}
-        self._incarnations: dict[int, int] = {}
-        self._quick = 0
+        self.nodes = Nodes(request, self.spec, self.events, self.place / "logs")
         self._written: dict[str, Any] = {}
-        self._stopping = False
-        self._kill_at: float | None = None
         self._server: WarmServer
         self._keeping: asyncio.Future[None]
         self.stages = {stage.name: "waiting" for stage in stages_of(self.spec)}
@@ -120,7 +95,7 @@ class Supervisor:
         control = await asyncio.start_server(self._control, "127.0.0.1", 0)
         told = {"port": control.sockets[0].getsockname()[1], "token": self.token}
         write_private(str(self.place / "control.json"), told)
-        self.events.write("supervisor_started", pid=os.getpid(), nodes=self.target)
+        self.events.write("supervisor_started", pid=os.getpid(), nodes=self.nodes.target)
         self._write("STARTING", "importing")
         self._keeping = asyncio.ensure_future(self._keep())
         finish = await self._carry_out()
@@ -138,7 +113,7 @@ class Supervisor:
         """All stages in order, until one does not end well."""
         finish = Finish(0, "nothing to do")
         for stage in stages_of(self.spec):
-            if self._stopping:
+            if self.nodes.stopping:
                 return Finish(143, "stopped")
             self.stage = stage.name
             finish = await (self._train() if stage.name == TRAIN else self._other(stage))
@@ -171,7 +146,7 @@ class Supervisor:
         """Whether a stop was asked for. Raises what ended the lease's keeper."""
         if self._keeping.done():
             self._keeping.result()
-        return self._stopping
+        return self.nodes.stopping
 
     async def _train(self) -> Finish:
         """The nodes, from the first one's start to the last one's end."""
@@ -181,20 +156,18 @@ class Supervisor:
             return Finish(0, "all steps are done")
         self.stages[TRAIN], started = "running", time.time()
         if not alone:  # its clocks began to run with the first of the stages
-            self.coordinator = Coordinator(self.rundir, self.request.attempt, self.spec, target=self.target)
+            self.coordinator = Coordinator(self.rundir, self.request.attempt, self.spec, target=self.nodes.target)
         await self.coordinator.start("127.0.0.1", 0)
         deciding = asyncio.ensure_future(self.coordinator.run())
-        for index in range(self.target):
-            if not self._stopping:
-                self._start_node(index)
+        self.nodes.begin(self._server, self.coordinator)
         self._write("RUNNING")
-        while not deciding.done() and (self.nodes or not self._stopping):
+        while not deciding.done() and (self.nodes or not self.nodes.stopping):
             self._must_end()
-            self._watch_nodes()
+            self.nodes.watch()
             self._write_changes()
             await asyncio.sleep(0.05)
         finish = deciding.result() if deciding.done() else Finish(143, "stopped")
-        await self._end_nodes(drained=self._stopping)
+        await self.nodes.end()
         await _cancelled(deciding)
         await self.coordinator.close()
         self.stages[TRAIN] = {0: "done", 143: "stopped"}.get(finish.status, "failed")
@@ -211,14 +184,11 @@ class Supervisor:
 
     def stop(self) -> None:
         """Drains: every agent is asked to leave; what has not left in time is killed."""
-        if self._stopping:
+        if self.nodes.stopping:
             return
-        self._stopping = True
-        self._kill_at = time.monotonic() + self.spec.elastic.drain_s + _KILL_MARGIN_S
         self.events.write("stop")
+        self.nodes.stop()
         self._write("DRAINING", "stop was asked for")
-        for node in self.nodes.values():
-            self._leave(node)
 
     def rescale(self, nodes: int) -> None:
         """Sets a new target; nodes start or leave at once.
@@ -233,7 +203,7 @@ class Supervisor:
                 remedy="repeat the command when it trains; `status` shows its stages",
             )
         rules = self.coordinator.membership.rules
-        if self._stopping:
+        if self.nodes.stopping:
             raise ConfigError(
                 f"the run is being stopped, so nodes={nodes} cannot be set",
                 follows="the new nodes would be stopped at once",
@@ -246,98 +216,21 @@ class Supervisor:
                 follows="the lanes could not be divided among the nodes, or the elastic range would be left",
                 remedy=f"use one of nodes={', '.join(map(str, fits))}" + ("; to end the run use stop" if nodes == 0 else ""),
             )
-        if not self._settled() and nodes != self.target:
+        if not self._settled() and nodes != self.nodes.target:
             raise ConfigError(
-                f"a change to nodes={self.target} has not settled yet",
+                f"a change to nodes={self.nodes.target} has not settled yet",
                 follows="two changes at once would make the membership unpredictable",
                 remedy="repeat the command in a moment; `status` shows when the run is settled",
             )
         gpus_of_node(self.request.gpus, nodes - 1, self.spec.elastic.procs_per_node)
-        self.target = nodes
         self.events.write("rescale", nodes=nodes)
         self.coordinator.membership.resize(nodes, time.monotonic())
-        for index in range(nodes):
-            if index not in self.nodes:
-                self._start_node(index)
-        for index in [i for i in self.nodes if i >= nodes]:
-            self._leave(self.nodes[index])
+        self.nodes.resize(nodes)
         self._write()
 
     def _settled(self) -> bool:
         members = self.coordinator.membership
-        return members.active and members.regroup is None and len(members.members) == self.target
-
-    def _leave(self, node: NodeProcess) -> None:
-        node.stopping = True
-        self._server.kill(node.ticket, signal.SIGTERM)
-
-    def _start_node(self, index: int) -> None:
-        incarnation = self._incarnations.get(index, 0) + 1
-        self._incarnations[index] = incarnation
-        name = f"node-{index}"
-        env: dict[str, str | None] = {
-            key: value.replace("${replica_id}", str(index)) for key, value in self.request.env.items()
-        }
-        env |= {"ZEPHON_NODE": f"{name}@{incarnation}", "ZEPHON_ENDPOINT": f"127.0.0.1:{self.coordinator.port}"}
-        env |= {"ZEPHON_APP_ID": self.request.app_id}
-        if self.request.gpus:
-            mine = gpus_of_node(self.request.gpus, index, self.spec.elastic.procs_per_node)
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
-        env |= {"ZEPHON_LOGS": str(self.place / "logs")}
-        log = str(self.place / "logs" / name / "agent.log")
-        what = Start(module="zephon.agent", argv=self.request.args, env=env, log=log, session=True)
-        ticket = self._server.start(what)
-        self.nodes[index] = NodeProcess(index, incarnation, ticket, time.monotonic())
-        self.events.write("node_started", node=self.nodes[index].name)
-
-    def _watch_nodes(self) -> None:
-        self._server.poll()
-        for index, node in list(self.nodes.items()):
-            if node.ticket not in self._server.exits:
-                continue
-            status, _ = self._server.exits[node.ticket]
-            del self.nodes[index]
-            end_session(self._server.pids.get(node.ticket, 0))
-            self.events.write("node_exited", node=node.name, status=status)
-            # Also one that was asked to leave: the target may have grown again while it was leaving.
-            if index < self.target and not self._stopping and not self.coordinator.membership.finished:
-                self._replace(node, status)
-        self._replace_lost()
-        if self._kill_at is not None and time.monotonic() > self._kill_at:
-            for node in self.nodes.values():
-                self._server.kill(node.ticket, signal.SIGKILL)
-
-    def _replace_lost(self) -> None:
-        """A node that was there and has been silent for long is frozen: it is killed, and replaced like a dead one."""
-        known = self.coordinator.membership.nodes
-        for node in self.nodes.values():
-            if node.name in known:
-                node.heard = time.monotonic()
-                continue
-            silent = time.monotonic() - node.heard if node.heard is not None and not node.stopping else 0.0
-            if silent > _FROZEN_HEARTBEATS * self.spec.elastic.heartbeat_s:
-                self.events.write("node_frozen", node=node.name)
-                node.heard = None
-                self._server.kill(node.ticket, signal.SIGKILL)
-
-    def _replace(self, node: NodeProcess, status: int) -> None:
-        quick = status >= 0 and time.monotonic() - node.started < _QUICK_S
-        self._quick = self._quick + 1 if quick else 0
-        if status == 65 or self._quick >= _MAX_QUICK:
-            log = self.place / "logs" / f"node-{node.index}" / "agent.log"
-            cause = f"the agent of node-{node.index} ended with status {status}; see {log}"
-            self.coordinator.membership.finished = Finish(status or 1, cause)
-            return
-        self._start_node(node.index)
-
-    async def _end_nodes(self, *, drained: bool) -> None:
-        deadline = time.monotonic() + (0.5 if drained else 15.0)
-        while self.nodes and time.monotonic() < deadline:
-            self._watch_nodes()
-            await asyncio.sleep(0.02)
-        for node in self.nodes.values():
-            self._server.kill(node.ticket, signal.SIGKILL)
-            end_session(self._server.pids.get(node.ticket, 0))
+        return members.active and members.regroup is None and len(members.members) == self.nodes.target
 
     async def _control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One command per connection: ``{"token", "verb": "stop" | "rescale", "nodes"}``."""
@@ -379,7 +272,7 @@ class Supervisor:
             "state": self.state,
             "message": self.message,
             "status": self.status,
-            "target": self.target,
+            "target": self.nodes.target,
             "members": [name for name in members.members if name in members.nodes] if members.active else [],
             "regroup": members.regroup.reason if members.regroup else "",
             "generation": members.generation,
@@ -387,7 +280,7 @@ class Supervisor:
             "counters": dataclasses.asdict(members.counters),
             "stage": self.stage,
             "stages": [[*each] for each in self.stages.items()] if len(self.stages) > 1 else [],
-            "nodes": {node.name: self._server.pids.get(node.ticket) for node in self.nodes.values()},
+            "nodes": self.nodes.pids(),
         }
 
     def _write(self, state: str | None = None, message: str | None = None, status: int | None = None) -> None:
