@@ -46,6 +46,30 @@ def built(**options: object) -> Request:
     return build(sample_app(), sample_options(**options), submission="0123")
 
 
+def test_stages_need_no_object_and_no_right_beyond_those_of_training() -> None:
+    plain = {
+        "name": "exp1",
+        "runs": "/runs",
+        "global_batch_size": 16,
+        "data": {"datasets": {"docs": {"path": "stdlib://docs"}}},
+        "pipeline": {"context_length": 32},
+        "trainer": {"steps": 9},
+    }
+    staged = {**plain, "stages": {"order": ["doctor", "calibrate", "train"]}}
+
+    def text(spec: dict[str, object]) -> tuple[str, str]:
+        app = app_def(RunSpec.from_dict(spec), run="/runs/exp1", attempt=1)
+        *documents, config = sorted(build(app, sample_options(), submission="0").documents, key=lambda one: "data" in one)
+        return yaml.safe_dump_all(documents).replace(app.metadata["zephon.spec-sha256"][:16], "SHA"), config["data"][
+            "spec.json"
+        ]
+
+    (before, without), (after, given) = text(plain), text(staged)
+    unlike = [pair for pair in zip(before.splitlines(), after.splitlines(), strict=True) if pair[0] != pair[1]]
+    assert all("zephon/spec-sha256: SHA" in line for pair in unlike for line in pair), unlike
+    assert ("stages" in without, "stages" in given) == (False, True)
+
+
 def test_a_plain_job_is_this_document() -> None:
     assert_golden("plain.yaml", built().to_yaml())
 
