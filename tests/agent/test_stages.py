@@ -34,7 +34,7 @@ class Cast:
 
     def __init__(self, root: Path, *order: str, own: dict[str, Any], **elastic: Any) -> None:
         stages = StagesSpec(order=order, own={name: StageSpec.from_dict(one) for name, one in own.items()})
-        spec = toy_spec(root, nodes=2, steps=3, **{"heartbeat_s": 1.0, **elastic})
+        spec = toy_spec(root, nodes=2, steps=3, **{"heartbeat_s": 2.0, **elastic})
         self.rundir = RunDir(str(root / "toy"))
         self.rundir.write_json("attempts", "0001", "spec.json", data=dataclasses.replace(spec, stages=stages).to_dict())
         with socket.socket() as probe:
@@ -118,8 +118,10 @@ def told(name: str, **more: Any) -> dict[str, Any]:
 
 def test_a_leading_node_killed_in_a_stage_is_followed_by_another_which_begins_it_again(cast: Callable[..., Cast]) -> None:
     run = cast("first", "train", "last", own={"first": told("first"), "last": told("last")})
-    leading, other = run.agent("node-0@a"), run.agent("node-1@a")
+    leading = run.agent("node-0@a")
     run.until("the first stage runs", lambda: run.tries("first"))
+    other = run.agent("node-1@a")
+    run.until("both are there", lambda: len(run.events("node_hello")) == 2)
     assert run.states() == {"first": "running", "train": "waiting", "last": "waiting"}
     assert run.events("stage_started")[0]["node"] == "node-0@a"
     leading.send_signal(signal.SIGKILL)
@@ -169,12 +171,13 @@ def test_nodes_that_are_asked_to_leave_stop_their_stage_and_the_next_ones_go_on_
     assert [run.ends(agent) for agent in agents] == [143, 143]
     assert read_record(run.rundir, "first")["status"] == "stopped"  # type: ignore[index]
     run.until("it is known as stopped", lambda: run.states()["first"] == "stopped")
+    assert read_turns(run.rundir, 1)["lost"] == 0, "a node that leaves is not lost, nor one that left as its turn came"
     run.gone(run.tries("first")[0])
     run.tell("first")
     agents = [run.agent("node-0@b"), run.agent("node-1@b")]
     assert [run.ends(agent) for agent in agents] == [0, 0]
     assert run.states() == {"quick": "done", "first": "done", "train": "done"}
-    assert [event["stage"] for event in run.events("stage_started")] == ["quick", "first", "first"]
+    assert run.events("stage_lost") == []
 
 
 def test_a_stage_that_fails_ends_the_job_for_good_with_its_reason(cast: Callable[..., Cast]) -> None:
@@ -190,7 +193,7 @@ def test_a_stage_that_fails_ends_the_job_for_good_with_its_reason(cast: Callable
 
 
 def test_a_stage_that_loses_its_node_again_and_again_spends_the_failure_budget(cast: Callable[..., Cast]) -> None:
-    run = cast("first", "train", own={"first": told("first")}, failure_budget=1, heartbeat_s=0.5)
+    run = cast("first", "train", own={"first": told("first")}, failure_budget=1, heartbeat_s=1.0)
     for number in range(2):
         agent = run.agent(f"node-0@{number}")
         run.until("it has begun", lambda number=number: len(run.tries("first")) == number + 1)  # type: ignore[misc]
@@ -202,7 +205,7 @@ def test_a_stage_that_loses_its_node_again_and_again_spends_the_failure_budget(c
 
 
 def test_a_node_that_was_frozen_in_its_stage_writes_nothing_after_its_successor_has_begun(cast: Callable[..., Cast]) -> None:
-    run = cast("first", "train", own={"first": told("first")}, heartbeat_s=0.5)
+    run = cast("first", "train", own={"first": told("first")}, heartbeat_s=1.0)
     frozen = run.agent("node-0@a")
     run.until("it has begun", lambda: run.tries("first"))
     tree = [frozen, *frozen.children(recursive=True)]

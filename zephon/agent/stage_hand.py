@@ -72,6 +72,7 @@ class StageHand:
             if assigned is not None or self.link.finished or self.link.failed or self.leaving.is_set():
                 break
         if self.leaving.is_set():
+            self.link.send("leaving")  # also where nothing runs: no turn should come any more
             self.leave()
         self._end()
         return assigned

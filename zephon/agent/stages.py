@@ -30,6 +30,8 @@ class Turn:
     Args:
         number: grows with every order, also over restarts of the coordinator.
         node: whose turn it is; empty while nobody is there to take it.
+        before: the stage's state when the turn was given.
+        begun: the node has said that it has started the stage's process.
         away: since when that node has not been heard, on the monotonic clock.
         leaving: it said that it was asked to leave.
         ended: how the run goes on, and the stage's state.
@@ -37,6 +39,8 @@ class Turn:
 
     number: int = 0
     node: str = ""
+    before: str = "waiting"
+    begun: bool = False
     away: float | None = None
     leaving: bool = False
     ended: tuple[Finish, str] | None = None
@@ -51,7 +55,7 @@ class StagedCoordinator(Coordinator):
         states = dict(known.get("stages", []))
         self.stages = {stage.name: str(states.get(stage.name, "waiting")) for stage in stages_of(self.spec)}
         self.stage = ""
-        self.turn = Turn(number=int(known.get("turn", 0)), node=str(known.get("node", "")))
+        self.turn = Turn(number=int(known.get("turn", 0)), node=str(known.get("node", "")), begun=True)
         self.lost = int(known.get("lost", 0))
         self._finish: dict[str, Any] | None = known.get("finish")
         self._dismissed: set[str] = set()
@@ -111,6 +115,9 @@ class StagedCoordinator(Coordinator):
             self._since = now
             self._dismiss()
             return
+        if turn.node and not turn.begun:  # it was about to leave when the turn came: nothing is lost
+            self._take_back(turn.before)
+            return
         if turn.node:
             turn.away = turn.away or now
             if now - turn.away < 2 * self.membership.rules.heartbeat_s:
@@ -125,7 +132,7 @@ class StagedCoordinator(Coordinator):
         if turn.node:
             self.events.write("stage_lost", stage=stage.name, node=turn.node, turn=turn.number)
         self._withdraw(turn.node)
-        self.turn = Turn(number=turn.number + 1, node=node)
+        self.turn = Turn(number=turn.number + 1, node=node, before=self.stages[stage.name])
         self.stages[stage.name] = "running"
         self._note()  # before the order: whoever has the turn before this may not write any more
         self.events.write("stage_started", stage=stage.name, node=node, turn=self.turn.number)
@@ -171,7 +178,9 @@ class StagedCoordinator(Coordinator):
         if kind in ("staging", "staged"):
             if message["turn"] != turn.number or name != turn.node:
                 self._withdraw(name)
-            elif kind == "staged" and turn.ended is None:
+            elif kind == "staging":
+                turn.begun = True
+            elif turn.ended is None:
                 self._ended(message)
             return
         super()._heard(name, message)
@@ -187,11 +196,14 @@ class StagedCoordinator(Coordinator):
 
     def _ended(self, message: dict[str, Any]) -> None:
         if message["state"] == "stopped":  # its node was asked to leave; the next one begins again
-            self.turn = Turn(number=self.turn.number)
-            self.stages[self.stage] = "stopped"
-            self._note()
+            self._take_back("stopped")
             return
         self.turn.ended = (Finish(int(message["status"]), str(message["cause"])), str(message["state"]))
+
+    def _take_back(self, state: str) -> None:
+        self.turn = Turn(number=self.turn.number)
+        self.stages[self.stage] = state
+        self._note()
 
     def _act(self, action: Action) -> None:
         if not isinstance(action, Finish):  # how training ends is not how the run ends
