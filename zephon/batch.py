@@ -155,8 +155,11 @@ def collect(block: Block) -> Slab:
 
 
 def _scattered(columns: list[Any], edges: IntArray, numbers: IntArray) -> Array:
-    """The rows with these numbers, in their order. Copied a column at a time: each copy gives the interpreter lock up and
-    waits for it again, which for each row would take longer than copying it."""
+    """The rows with these numbers, all different, in their order.
+
+    Copied a column at a time: each copy gives up the interpreter lock and waits for it again, which for each single row would
+    take longer than the copy.
+    """
     order = numbers.argsort()
     ascending = numbers[order]
     ends = ascending.searchsorted(edges).tolist()
