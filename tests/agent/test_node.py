@@ -76,6 +76,17 @@ def test_a_lone_node_that_drains_and_is_replaced_is_one_resize_without_a_lost_st
     assert event["stall_s"] == pytest.approx(sum(event["parts_s"].values()), abs=1.0)
 
 
+def test_a_node_that_is_asked_to_leave_soon_after_each_start_is_replaced_each_time(toy: Maker) -> None:
+    run = toy(nodes=1, steps=100_000, step_s=0.02, save_every=1000).start()
+    for generation in range(1, 6):  # more often than a broken agent may end within seconds
+        run.wait(lambda now, generation=generation: now.generation == generation and now.state == "TRAINING")
+        os.kill(run.agent(0).pid, signal.SIGTERM)
+    status = run.wait(lambda now: now.generation == 6 and now.state == "TRAINING")
+    assert (status.failures, status.lost) == (0, 0)
+    assert session.stop(run.rundir).state == "STOPPED"
+    assert steps_of(run) == list(range(1, len(steps_of(run)) + 1)), "no step was lost or trained twice"
+
+
 def test_a_lone_node_that_is_killed_counts_the_steps_that_its_successor_trains_again(toy: Maker) -> None:
     run = toy(nodes=1, steps=120, step_s=0.03, save_every=20).start()
     run.wait_step(30)

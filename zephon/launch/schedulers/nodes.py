@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zephon.agent.coordinator import Coordinator
 from zephon.agent.events import EventLog
-from zephon.agent.membership import Finish
+from zephon.agent.membership import LEFT, Finish
 from zephon.agent.warm import Start, WarmServer
 from zephon.launch.schedulers.endings import end_session
 from zephon.launch.schedulers.request import LocalRequest, gpus_of_node
@@ -139,7 +139,8 @@ class Nodes:
         self.events.write("node_started", node=self._there[index].name)
 
     def _replace(self, node: NodeProcess, status: int) -> None:
-        quick = status >= 0 and time.monotonic() - node.started < _QUICK_S
+        # One that was asked to leave (143) or killed is none that cannot run.
+        quick = status >= 0 and status != LEFT and time.monotonic() - node.started < _QUICK_S
         self._quick = self._quick + 1 if quick else 0
         if status == 65 or self._quick >= _MAX_QUICK:
             log = self.logs / f"node-{node.index}" / "agent.log"
