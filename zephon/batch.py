@@ -103,7 +103,9 @@ class Slab:
         self.fields, self.starts, self.used, self.counts = fields, starts, used, counts
         sums = np.zeros((len(counts) + 1, counts.shape[1]), np.int64)
         np.cumsum(counts, axis=0, out=sums[1:])
-        self.sums: list[list[int]] = sums.tolist()  # before each row, and behind the last
+        # Before each row, and behind the last: plain numbers, as they are asked for one by one.
+        self.sums: list[list[int]] = sums.tolist()
+        self.edges: list[int] = starts.offsets.tolist()
 
     def __len__(self) -> int:
         return len(self.used)
@@ -136,9 +138,8 @@ class Rows:
     def gather(self) -> tuple[dict[str, Column], Ragged, IntArray]:
         """Fields, segment starts and used lengths, as views."""
         slab, first, last = self.slab, self.first, self.last
-        offsets = slab.starts.offsets[first : last + 1]
-        begin = offsets[0]
-        starts = Ragged(slab.starts.values[begin : offsets[-1]], offsets - begin)
+        begin = slab.edges[first]
+        starts = Ragged(slab.starts.values[begin : slab.edges[last]], slab.starts.offsets[first : last + 1] - begin)
         return {name: array[first:last] for name, array in slab.fields.items()}, starts, slab.used[first:last]
 
 

@@ -18,9 +18,10 @@ class _Shelf(Generic[T]):
 
     def __init__(self, count: int, most: int, size: Callable[[T], int]) -> None:
         self.count, self.most, self.size = count, most, size
-        self.items: collections.deque[T] = collections.deque()
+        self.items: collections.deque[tuple[T, int]] = collections.deque()  # each with its size
         self.held = 0
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
         self.waiting = 0
         self.error: BaseException | None = None
         self.ended = False
@@ -71,12 +72,12 @@ class ReadAhead(Generic[T]):
 
     def __next__(self) -> T:
         shelf = self._shelf
-        with shelf.changed:
+        with shelf.lock:
             while not shelf.items and not shelf.ended and not shelf.closed:
                 shelf.wait()
             if shelf.items:
-                item = shelf.items.popleft()
-                shelf.held -= shelf.size(item)
+                item, size = shelf.items.popleft()
+                shelf.held -= size
                 # The maker is woken at half, not for every item: two threads that wake each other each time run slower.
                 if len(shelf.items) <= shelf.count // 2:
                     shelf.wake()
@@ -93,7 +94,8 @@ class ReadAhead(Generic[T]):
 def _fill(make: Callable[[], Iterator[T]], shelf: _Shelf[T], waited: MutableMapping[str, float] | None) -> None:
     try:
         for item in make():
-            with shelf.changed:
+            size = shelf.size(item)
+            with shelf.lock:
                 if shelf.full and not shelf.closed:
                     begun = time.perf_counter()
                     while shelf.full and not shelf.closed:
@@ -102,13 +104,13 @@ def _fill(make: Callable[[], Iterator[T]], shelf: _Shelf[T], waited: MutableMapp
                         waited["room"] += time.perf_counter() - begun
                 if shelf.closed:
                     break
-                shelf.items.append(item)
-                shelf.held += shelf.size(item)
+                shelf.items.append((item, size))
+                shelf.held += size
                 shelf.wake()
     except BaseException as error:  # noqa: BLE001 - raised in the reader's thread
         shelf.error = error
     finally:
-        with shelf.changed:
+        with shelf.lock:
             shelf.ended = True
             shelf.changed.notify_all()
 
@@ -116,7 +118,7 @@ def _fill(make: Callable[[], Iterator[T]], shelf: _Shelf[T], waited: MutableMapp
 def _close(shelf: _Shelf[T], thread: threading.Thread) -> None:
     if os.getpid() != shelf.owner:
         return  # a fork's copy: its lock may be held for ever, and the thread stayed with the parent
-    with shelf.changed:
+    with shelf.lock:
         shelf.closed = True
         shelf.items.clear()
         shelf.changed.notify_all()
