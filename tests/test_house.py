@@ -19,7 +19,21 @@ PACKAGE = ROOT / "zephon"
 
 # Each room may import the rooms before it in its own line, and itself.
 BASE = ["errors", "fastjson", "types", "seeds", "world", "spec", "rundir"]
-LOADER = ["io", "work", "ops", "state", "batch", "training", "engine", "options", "chain", "validation", "explaining", "pipeline", "ledger"]
+LOADER = [
+    "io",
+    "work",
+    "ops",
+    "state",
+    "batch",
+    "training",
+    "engine",
+    "options",
+    "chain",
+    "validation",
+    "explaining",
+    "pipeline",
+    "ledger",
+]
 ALLOWED = {
     **dict.fromkeys(BASE, BASE),
     **{room: BASE + LOADER[: i + 1] for i, room in enumerate(LOADER)},
