@@ -1,36 +1,49 @@
 """The whole engine in one child process, so that the training loop's own Python does not compete with it.
 
-The child runs the same engine and hands finished batches over through shared memory. The parent grants as many batches
-ahead as there are slots; a slot is granted again when its batch has been taken out. States travel with the batches.
+The child runs the same engine and hands finished batches over through shared memory, as many at a time as are ready: each
+handing over interrupts what the child's threads do. The parent grants a slot for each group, and grants it again when the
+group has been taken out. States travel with the batches.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import pickle
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from zephon.batch import SampleBatch
 from zephon.engine.child import Child, pack
 from zephon.engine.meters import Meters
 from zephon.engine.processes import portable
-from zephon.engine.running import Engine
+from zephon.engine.running import Engine, Running
 from zephon.engine.transport import Channel, Closed
 from zephon.errors import WorkerDied
 
 _REPORT_SECONDS = 0.25
+_SLOTS = 2  # one group on its way and one being made
+
+
+class _Group(NamedTuple):
+    """What the child sends: batches, how the stream ended behind them if it did, and now and then its meters."""
+
+    batches: list[SampleBatch]
+    ended: bool
+    error: Exception | None
+    spent: tuple[Any, ...] | None
 
 
 @dataclasses.dataclass(frozen=True)
 class _Serve:
-    """What the child does: a batch for each slot it is granted."""
+    """What the child does: a group of at most ``most`` batches for each slot it is granted."""
 
     engine: Engine
     names: tuple[str, ...]
+    most: int
 
     def __call__(self, channel: Channel) -> None:
         meters = Meters(self.names)
@@ -39,14 +52,14 @@ class _Serve:
         try:
             while True:
                 slot = channel.receive()[0]
-                kind, value = _next(running)
+                batches, ended, error = _taken(running, self.most)
                 spent = None
-                if time.perf_counter() - reported > _REPORT_SECONDS or kind != "batch":
+                if time.perf_counter() - reported > _REPORT_SECONDS or ended:
                     reported = time.perf_counter()
                     # The child's own loop waits for batches all the time; only the parent's waiting counts.
                     spent = (meters.documents, meters.bytes, {**meters.waiting, "loop": 0.0}, meters.working)
-                channel.send((kind, value, spent), slot)
-                if kind != "batch":
+                channel.send(_Group(batches, ended, error, spent), slot)
+                if ended:
                     running.close()
                     while True:  # until the parent has read it and hangs up
                         channel.receive()
@@ -54,13 +67,18 @@ class _Serve:
             running.close()
 
 
-def _next(running: Iterator[SampleBatch]) -> tuple[str, Any]:
+def _taken(running: Running, most: int) -> tuple[list[SampleBatch], bool, Exception | None]:
+    """One batch, for which it waits, and those that are ready behind it; whether the stream has ended, and the error."""
+    batches: list[SampleBatch] = []
     try:
-        return "batch", next(running)
+        batches.append(next(running))
+        while len(batches) < most and running.ready:
+            batches.append(next(running))
     except StopIteration:
-        return "end", None
+        return batches, True, None
     except Exception as error:  # noqa: BLE001 - raised in the parent
-        return "error", portable(error)
+        return batches, True, portable(error)
+    return batches, False, None
 
 
 class Isolated(Iterator[SampleBatch]):
@@ -68,11 +86,13 @@ class Isolated(Iterator[SampleBatch]):
 
     def __init__(self, engine: Engine, meters: Meters) -> None:
         self._meters = meters
-        ahead = max(1, engine.settings.prefetch_batches)
-        self._child = Child(pack(_Serve(engine, meters.names), "isolated=True"), ahead)
+        self._ready: collections.deque[SampleBatch] = collections.deque()
+        self._end: BaseException | None = None
+        most = max(1, engine.settings.prefetch_batches // _SLOTS)
+        self._child = Child(pack(_Serve(engine, meters.names, most), "isolated=True"), _SLOTS)
         self._finalizer = weakref.finalize(self, _end, self._child, os.getpid())
         try:
-            for slot in range(ahead):
+            for slot in range(_SLOTS):
                 self._child.channel.send(slot)
         except Closed:
             self._died()
@@ -81,25 +101,33 @@ class Isolated(Iterator[SampleBatch]):
         begun = time.perf_counter()
         if not self._finalizer.alive:
             raise StopIteration
+        if not self._ready and self._end is None:
+            self._receive()
+        if not self._ready:
+            assert self._end is not None
+            self.close()
+            raise self._end
+        batch = self._ready.popleft()
+        self._meters.batch(batch, time.perf_counter() - begun)
+        return batch
+
+    def _receive(self) -> None:
         try:
-            (kind, value, spent), slot = self._child.channel.receive()
-            if kind == "batch":
+            group, slot = self._child.channel.receive()
+            if not group.ended:
                 self._child.channel.send(slot)
         except (Closed, EOFError, pickle.UnpicklingError):
             self._died()
         except BaseException:
             self.close()
             raise
-        if spent is not None:
-            documents, sizes, waiting, working = spent
+        if group.spent is not None:
+            documents, sizes, waiting, working = group.spent
             self._meters.documents, self._meters.bytes, self._meters.working = documents, sizes, working
             self._meters.waiting.update(workers=waiting["workers"], room=waiting["room"])
-        if kind != "batch":
-            self.close()
-            raise StopIteration if kind == "end" else value
-        batch: SampleBatch = value
-        self._meters.batch(batch, time.perf_counter() - begun)
-        return batch
+        self._ready.extend(group.batches)
+        if group.ended:
+            self._end = group.error or StopIteration()
 
     def _died(self) -> None:
         status = self._child.process.wait()

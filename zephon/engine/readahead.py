@@ -87,6 +87,10 @@ class ReadAhead(Generic[T]):
                 raise error
             raise StopIteration
 
+    def __len__(self) -> int:
+        """Items that can be taken now without waiting."""
+        return len(self._shelf.items)
+
     def close(self) -> None:
         self._finalizer()
 

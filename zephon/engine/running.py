@@ -92,6 +92,11 @@ class Running(Iterator[SampleBatch]):
         self._meters.batch(batch, time.perf_counter() - begun)
         return batch
 
+    @property
+    def ready(self) -> int:
+        """Batches that can be taken now without waiting."""
+        return 0 if self._ahead is None else len(self._ahead)
+
     def close(self) -> None:
         if os.getpid() != self._owner:
             return  # a fork's copy: the threads and processes stayed with the parent
