@@ -84,6 +84,16 @@ def test_states_from_start_to_end(written: Written) -> None:
         assert look(written.supervisor(state=state).rundir).state == state
 
 
+def test_a_run_whose_data_ended_before_its_last_step_says_so(written: Written) -> None:
+    written.progress(61).rundir.write_json("data_end.json", data={"step": 61, "steps": 100, "attempt": 1, "left_out": {}})
+    assert look(written.rundir).state == "DONE", "nothing is left to do, whoever has ended"
+    status = look(written.supervisor(state="DONE").rundir)
+    assert (status.state, status.message) == ("DONE", "the data ended after 61 of 100 steps")
+    assert one_line(status).endswith("the data ended after 61 of 100 steps")
+    later = look(written.progress(40).supervisor().rundir)
+    assert (later.state, later.message) == ("TRAINING", ""), "gone back to a checkpoint"
+
+
 def test_a_supervisor_that_was_killed_reads_as_failed_and_not_as_running(written: Written) -> None:
     written.supervisor().progress()
     written.close()

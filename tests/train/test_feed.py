@@ -162,6 +162,16 @@ def test_data_that_ends_before_the_last_step_ends_the_run_at_the_same_step_at_ev
         assert other == end
 
 
+def test_data_that_is_not_enough_for_one_step_is_an_error_on_every_rank_and_no_run_that_is_done(tmp_path):
+    write_documents(tmp_path)
+    write_run(tmp_path, data__datasets={"mine": {"path": str(tmp_path / "data")}}, data__exhausted="stop")
+    for status, told in telling_workers(tmp_path, 2):
+        assert status == 65
+        assert "the data ends before the first step: it is not enough for" in told
+        assert "to do: use smaller chunks (data.chunk_bytes), fewer lanes, more data" in told
+    assert not (tmp_path / "data_end.json").exists()
+
+
 def test_what_is_left_out_behind_the_last_step_is_on_record_so_that_every_bad_line_is_named_once_at_every_size(ended):
     bad, found = ended
     for ledger, end in found.values():

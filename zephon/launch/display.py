@@ -65,9 +65,15 @@ def one_line(status: RunStatus) -> str:
         parts.append(f"digest {status.digest[:12]}")
     if status.world_size:
         parts.append(f"world {status.world_size}")
-    if status.state in ("QUEUED", "STARTING", "RUNNING", "DRAINING", "FAILED") and status.message:
+    if status.message and _worth_saying(status):
         parts.append(status.message.partition("\n")[0])
     return "  ".join(parts)
+
+
+def _worth_saying(status: RunStatus) -> bool:
+    """Whether one line has room for the message: it says why nothing trains, or why a run is done before its last step."""
+    early = status.state == "DONE" and status.step < status.steps
+    return early or status.state in ("QUEUED", "STARTING", "RUNNING", "DRAINING", "FAILED")
 
 
 def panel(status: RunStatus) -> Table:
@@ -90,7 +96,7 @@ def panel(status: RunStatus) -> Table:
         + (f", {duration(status.eta_s)} left" if status.eta_s else ""),
     ]
     table.add_row(*numbers)
-    if status.message and status.state not in ("TRAINING", "DONE"):
+    if status.message and (status.state not in ("TRAINING", "DONE") or _worth_saying(status)):
         table.add_row("", status.message)
     if status.stages:
         table.add_row("", stages_text(status.stages))

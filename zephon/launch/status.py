@@ -89,10 +89,13 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
     counters = (supervisor or {}).get("counters", {})
     age = now - progress["time"] if fresh and progress else None
     stall_s = spec.get("elastic", {}).get("stall_s", 120.0)
+    ended = step < steps and data_end(rundir) == step
+    state = _state(supervisor, fresh=fresh, age=age, stall_s=stall_s, finished=steps > 0 and (step >= steps or ended))
+    message = (supervisor or {}).get("message", "")
     return RunStatus(
         name=name,
         url=rundir.url,
-        state=_state(supervisor, fresh=fresh, age=age, stall_s=stall_s, finished=steps > 0 and step >= steps),
+        state=state,
         attempt=attempt,
         step=step,
         steps=steps,
@@ -108,7 +111,7 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
         checkpoint_age_s=now - _modified(rundir, checkpoint) if checkpoint >= 0 else None,
         progress_age_s=age,
         status=(supervisor or {}).get("status"),
-        message=(supervisor or {}).get("message", ""),
+        message=f"the data ended after {step} of {steps} steps" if ended and state == "DONE" else message,
         error=_last_error(rundir, attempt),
         failures=counters.get("failures", 0),
         lost=counters.get("lost", 0),
@@ -116,6 +119,12 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
         resize=(supervisor or {}).get("resize"),
         stages=_stages(supervisor or {}),
     )
+
+
+def data_end(rundir: RunDir) -> int | None:
+    """The steps that the data was enough for, where that was found to be fewer than wanted."""
+    found = _json(rundir, "data_end.json")
+    return None if found is None else int(found["step"])
 
 
 def _state(supervisor: dict[str, Any] | None, *, fresh: bool, age: float | None, stall_s: float, finished: bool) -> str:

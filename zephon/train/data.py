@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from zephon.errors import StateError, ZephonError
+from zephon.errors import DataError, StateError, ZephonError
+from zephon.spec import RunSpec
 from zephon.types import LeftOut
 
 IGNORE = -100
@@ -219,4 +220,15 @@ def joined(parts: Sequence[Rows]) -> Rows:
         input_ids=torch.cat([part.input_ids for part in parts]),
         labels=torch.cat([part.labels for part in parts]),
         positions=together,
+    )
+
+
+def nothing_to_train_on(spec: RunSpec) -> DataError:
+    """The data has ended before the first step."""
+    wanted = f"{spec.global_batch_size} sequences of {spec.pipeline.context_length} tokens"
+    return DataError(
+        f"the data ends before the first step: it is not enough for {wanted}, "
+        f"dealt to {spec.lanes.count} lanes in chunks of {spec.data.chunk_bytes:,} bytes",
+        follows="the run would be done without having trained anything",
+        remedy="use smaller chunks (data.chunk_bytes), fewer lanes, more data, or data.exhausted=repeat",
     )

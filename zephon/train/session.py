@@ -29,7 +29,7 @@ from zephon.rundir import RunDir
 from zephon.seeds import derive
 from zephon.spec import RunSpec
 from zephon.train import checkpoint, optim, reduction, tensor, usage
-from zephon.train.data import Feed, GlobalStep, Rows, StepBatch, agree, by_reason, report
+from zephon.train.data import Feed, GlobalStep, Rows, StepBatch, agree, by_reason, nothing_to_train_on, report
 from zephon.train.distributed import World
 from zephon.train.hf import start_from
 from zephon.train.metrics import Clock
@@ -130,6 +130,8 @@ class Session:
                 reports = self.world.exchange(report(batch, drain=leaving(), error=error))
                 step = agree(batch, reports[:: self.world.seat.size // self.world.dp_size])
             if step is None:
+                if self.step == 0:
+                    raise nothing_to_train_on(self.spec)
                 self.ended, self.left_behind = True, self._left_behind()
                 return
             if step.step != self.step:

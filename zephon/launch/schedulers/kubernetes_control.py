@@ -24,6 +24,7 @@ from zephon.launch.schedulers.k8s.options import KubernetesOptions, options_from
 from zephon.launch.schedulers.k8s.status import Summary
 from zephon.launch.schedulers.kubernetes import KubernetesScheduler
 from zephon.launch.stages import TRAIN, read_turns
+from zephon.launch.status import data_end
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 
@@ -169,7 +170,7 @@ def _finished(rundir: RunDir, where: tuple[str, str], state: Mapping[str, Any]) 
         progress = rundir.read_json(*where, "progress.json")
     except FileNotFoundError:
         return False
-    return bool(progress["step"] >= progress["steps"])
+    return bool(progress["step"] >= progress["steps"]) or data_end(rundir) == progress["step"]
 
 
 def _scheduler(rundir: RunDir, attempt: int, *, retry_s: float) -> tuple[KubernetesScheduler, str]:
