@@ -13,7 +13,7 @@ import numpy as np
 from zephon.errors import ConfigError, NotFound
 from zephon.io.formats import Format, detect, format_named
 from zephon.io.memory import row_sizes
-from zephon.io.storage import list_files
+from zephon.io.storage import list_files, unusable
 from zephon.types import Address, ByteAddress, IntArray
 
 
@@ -73,6 +73,11 @@ class Dataset:
                 follows="its share of the mixture could never be filled",
                 remedy="check that the files were written to the end, or leave the dataset out",
             )
+        try:
+            "".join(names).encode()
+        except UnicodeEncodeError as error:
+            found = next(each for each in names if any("\ud800" <= mark <= "\udfff" for mark in each))
+            raise unusable(path, f"the name of a file is not UTF-8: {found!r}") from error
         return Dataset(name, chosen, tuple(names), np.array(sizes, np.int64), root, fs)
 
     @staticmethod

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import errno
 import functools
 import os
+import resource
 import stat
 import threading
 import time
@@ -21,7 +23,9 @@ from zephon.errors import ConfigError, NotFound
 _FEW = 256
 _SLOW_S = 100e-6  # seconds to learn a file's size: local disks take a few millionths
 _MOST = 16 << 20  # bytes of scratch memory that a thread keeps
-_OPEN = 8  # files that a thread keeps open
+_OPEN = 8  # files that a thread keeps open, where there are descriptors for so many
+_READ = os.O_RDONLY | os.O_NONBLOCK  # what became a pipe since it was listed is an error, not waited for
+_LASTING = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 @functools.lru_cache(maxsize=64)
@@ -51,7 +55,7 @@ def read_range(fs: Any, path: str, start: int, stop: int) -> bytes:
     """Bytes [start, stop) of a file; shorter at its end."""
     if not is_local(fs):
         return bytes(fs.cat_file(path, start=start, end=stop))
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, _READ)
     try:
         parts, wanted = [], stop - start
         while wanted > 0 and (part := os.pread(descriptor, wanted, start)):
@@ -74,8 +78,8 @@ class _Files:
         if key in self._open:
             self._open.move_to_end(key)
         else:
-            self._open[key] = os.open(path, os.O_RDONLY)
-            if len(self._open) > _OPEN:
+            self._open[key] = os.open(path, _READ)
+            while len(self._open) > _share():
                 os.close(self._open.popitem(last=False)[1])
         return self._open[key]
 
@@ -86,6 +90,12 @@ class _Files:
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         for descriptor in self._open.values():
             close(descriptor)
+
+
+def _share() -> int:
+    """Files that this thread may keep: all threads together an eighth of what the process may have open."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _OPEN if most < 0 else min(_OPEN, max(1, most // 8 // threading.active_count()))
 
 
 class _Own(threading.local):
@@ -148,30 +158,51 @@ def list_files(url: str) -> Listing:
 
     Raises:
         NotFound: nothing is there.
+        ConfigError: a folder that may not be read or lies too deep.
     """
     fs, path = filesystem(url)
-    if is_local(fs) and os.path.isdir(path) and not any(mark in path for mark in "*?["):
-        root, (names, sizes) = path, _walk(path)
-    else:
-        root, found = _listed(fs, path, url)
-        named = sorted((full[len(root) :].lstrip("/"), size) for full, size in found.items())
-        kept = [(name, size) for name, size in named if not _is_left_out(name)]
-        names, sizes = [name for name, _ in kept], [size for _, size in kept]
-    if not names:
+    try:
+        listing = _list(fs, path, url)
+    except OSError as error:
+        if error.errno not in _LASTING:
+            raise  # NotFound, or what another try may mend
+        raise unusable(url, str(error)[:300]) from error
+    if not listing.names:
         raise _nothing(url, "there is no file of data in it")
-    return Listing(fs, root, names, sizes)
+    return listing
+
+
+def _list(fs: Any, path: str, url: str) -> Listing:
+    if is_local(fs) and os.path.isdir(path) and not any(mark in path for mark in "*?["):
+        return Listing(fs, path, *_walk(path))
+    root, found = _listed(fs, path, url)
+    named = sorted((full[len(root) :].lstrip("/"), size) for full, size in found.items())
+    kept = [(name, size) for name, size in named if not _is_left_out(name)]
+    return Listing(fs, root, [name for name, _ in kept], [size for _, size in kept])
 
 
 def _listed(fs: Any, path: str, url: str) -> tuple[str, dict[str, int]]:
     """The root and the sizes of all files by full path, as fsspec tells them."""
     if any(mark in path for mark in "*?["):
         root = path[: min(path.find(mark) for mark in "*?[" if mark in path)].rpartition("/")[0]
-        return root, {str(p): int(i["size"]) for p, i in fs.glob(path, detail=True).items() if i["type"] == "file"}
+        return root, {str(p): int(i["size"]) for p, i in fs.glob(path, detail=True).items() if _is_file(str(p), i)}
     if not fs.exists(path):
         raise _nothing(url, "no such file or directory")
     if fs.isdir(path):
         return path, {str(p): int(i["size"]) for p, i in fs.find(path, detail=True).items() if i["type"] == "file"}
     return path.rpartition("/")[0], {path: int(fs.size(path))}
+
+
+def _is_file(path: str, info: dict[str, Any]) -> bool:
+    return info["type"] == "file" or (bool(info.get("islink")) and os.path.isfile(path))
+
+
+def unusable(url: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"{url!r} cannot be used: {why}",
+        follows="some of the data would be left out without a word",
+        remedy="correct its rights or names, move it away, or point at the rest with a glob",
+    )
 
 
 def _nothing(url: str, why: str) -> NotFound:
@@ -195,21 +226,28 @@ def _walk(root: str) -> tuple[list[str], list[int]]:
     """Names relative to the root, sorted, and sizes of the files of data below a local directory.
 
     A listing of 100,000 local files takes half a second, where fs.find takes several: no object is made for a file, and its
-    folder's path is looked up once.
+    folder's path is looked up once. A link to a folder that it lies in is not followed: all below it is there already.
     """
     names: list[str] = []
     sizes: list[int] = []
-    folders = [""]
-    for below in folders:
-        folder = os.open(f"{root}/{below}", os.O_RDONLY)
+    folders: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]  # each with what tells those above it
+    for below, above in folders:
         try:
+            folder = os.open(f"{root}/{below}", os.O_RDONLY | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError):  # it went while we looked
+            continue
+        try:
+            itself = os.fstat(folder)
+            here = (itself.st_dev, itself.st_ino)
+            if here in above and os.path.islink(f"{root}/{below}".rstrip("/")):
+                continue
             found = sorted(name for name in os.listdir(folder) if not (name[0] in "._" and _is_mark(name)))
             for name, (size, is_folder) in zip(found, _sizes(folder, found), strict=True):
                 if not is_folder and size >= 0:
                     names.append(below + name)
                     sizes.append(size)
                 elif is_folder and name[0] != "_":
-                    folders.append(f"{below}{name}/")
+                    folders.append((f"{below}{name}/", above | {here}))
         finally:
             os.close(folder)
     if len(folders) > 1:
@@ -236,8 +274,10 @@ def _sizes_one_by_one(folder: int, names: list[str]) -> list[tuple[int, bool]]:
     for name in names:
         try:
             found = os.stat(name, dir_fd=folder)
-        except FileNotFoundError:  # a link to nowhere, or a file that went while we looked
-            sizes.append((-1, False))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP):
+                raise
+            sizes.append((-1, False))  # a link to nowhere or to itself, or a file that went while we looked
             continue
         mode = found.st_mode
         sizes.append((found.st_size if stat.S_ISREG(mode) else -1, stat.S_ISDIR(mode)))

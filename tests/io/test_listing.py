@@ -1,0 +1,146 @@
+"""Folders in a bad state end in a listing of what is there or in an error that says what to do; none is walked for ever."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from zephon.errors import ConfigError
+from zephon.io import Dataset, read
+from zephon.io.storage import list_files
+from zephon.types import Chunk, Piece
+
+LINE = b'{"text": "a"}\n'
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(LINE)
+
+
+def test_a_link_to_a_folder_that_it_lies_in_is_not_walked_for_ever(tmp_path: Path) -> None:
+    write(tmp_path, "data/a.jsonl", "data/b/c.jsonl", "beside/d.jsonl")
+    for name in ("up", "again"):  # two of them: each level would double the walk
+        (tmp_path / "data" / "b" / name).symlink_to("..")
+        (tmp_path / "beside" / name).symlink_to("../data/b")
+    (tmp_path / "data" / "beside").symlink_to("../beside")
+    (tmp_path / "data" / "itself.jsonl").symlink_to("itself.jsonl")
+    found = list_files(str(tmp_path / "data")).names
+    assert {"a.jsonl", "b/c.jsonl", "beside/d.jsonl"} <= {*found}
+    assert "b/up/a.jsonl" not in found
+    assert len(found) < 20
+
+
+def test_a_glob_finds_files_that_are_linked(tmp_path: Path) -> None:
+    write(tmp_path, "far/f.jsonl", "data/a.jsonl")
+    (tmp_path / "data" / "b.jsonl").symlink_to(tmp_path / "far" / "f.jsonl")
+    (tmp_path / "data" / "folder.jsonl").symlink_to(tmp_path / "far")
+    (tmp_path / "data" / "nowhere.jsonl").symlink_to("missing")
+    assert list_files(str(tmp_path / "data" / "*.jsonl")).names == ["a.jsonl", "b.jsonl"]
+
+
+def test_a_shard_whose_name_is_not_utf8_is_refused_and_such_a_file_beside_the_data_is_not(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl")
+    (tmp_path / os.fsdecode(b"\xff.old")).touch()
+    assert Dataset.from_path("d", str(tmp_path)).shards == ("a.jsonl",)
+    (tmp_path / os.fsdecode(b"\xff.jsonl")).write_bytes(LINE)
+    with pytest.raises(ConfigError, match=r"not UTF-8: '\\udcff\.jsonl'"):
+        Dataset.from_path("d", str(tmp_path))
+
+
+def test_a_folder_too_deep_to_open_is_refused(tmp_path: Path) -> None:
+    os.chdir(tmp_path)
+    try:
+        for _ in range(25):
+            os.mkdir("x" * 200)
+            os.chdir("x" * 200)
+        with pytest.raises(ConfigError, match="name too long"):
+            list_files(str(tmp_path))
+    finally:
+        os.chdir(tmp_path.parent)
+        shutil.rmtree(tmp_path)  # by descriptors, as no path is long enough
+
+
+def test_a_folder_that_may_not_be_read_is_refused() -> None:
+    code = """if True:
+        import os, sys
+        from zephon.errors import ConfigError
+        from zephon.io.storage import list_files
+        if os.getuid() == 0:
+            os.setuid(65534)  # the first user may read everything
+        try:
+            list_files(sys.argv[1])
+        except ConfigError as error:
+            print(error.what)
+    """
+    with tempfile.TemporaryDirectory() as folder:  # not below a folder that only its owner may enter
+        write(Path(folder), "a.jsonl", "b/c.jsonl")
+        (Path(folder) / "b").chmod(0)
+        Path(folder).chmod(0o755)
+        done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=60, check=False)
+        (Path(folder) / "b").chmod(0o755)
+    assert "Permission denied" in done.stdout, done.stderr
+
+
+def test_a_folder_that_comes_and_goes_while_it_is_listed_is_there_or_not(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", *(f"{number}/b.jsonl" for number in range(60)))
+    over = threading.Event()
+
+    def churn() -> None:
+        while not over.is_set():
+            shutil.rmtree(tmp_path / "30", ignore_errors=True)
+            write(tmp_path, "30/b.jsonl")
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        counts = {len(list_files(str(tmp_path)).names) for _ in range(200)}
+    finally:
+        over.set()
+        thread.join()
+    assert counts <= {60, 61}
+
+
+def test_a_shard_that_has_become_a_pipe_is_an_error_and_not_waited_for(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl")
+    dataset = Dataset.from_path("d", str(tmp_path))
+    (tmp_path / "a.jsonl").unlink()
+    os.mkfifo(tmp_path / "a.jsonl")
+    with pytest.raises(OSError, match="seek"):
+        read(dataset, Chunk(0, 0, 0, (Piece(0, 0, len(LINE)),)))
+
+
+def test_threads_keep_fewer_files_open_where_the_process_may_have_few(tmp_path: Path) -> None:
+    write(tmp_path, *(f"{number:02}.jsonl" for number in range(40)))
+    dataset = Dataset.from_path("d", str(tmp_path))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held, most = threading.Barrier(12, timeout=60), []
+
+    def all_shards() -> None:
+        for shard in range(40):
+            read(dataset, Chunk(0, 0, 0, (Piece(shard, 0, len(LINE)),)))
+        held.wait()  # all have read, and none has ended
+        most.append(len(os.listdir("/proc/self/fd")) - before)
+        held.wait()
+
+    before = len(os.listdir("/proc/self/fd"))
+    threads = [threading.Thread(target=all_shards) for _ in range(12)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(most) == 12
+    assert max(most) < 60
