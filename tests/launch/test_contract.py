@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from zephon.errors import ConfigError, ContractError
 from zephon.launch.compose import compose
 from zephon.launch.contract import check, contract_of, differences
 from zephon.launch.session import _contract, _forked, changed, files_seen, rundir_of, start
-from zephon.spec import RunSpec
+from zephon.launch.stored import check_relative
+from zephon.rundir import RunDir
+from zephon.spec import DatasetSpec, RunSpec
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +146,20 @@ def test_data_that_was_appended_to_is_refused_at_the_launcher_before_anything_is
         start(spec)
     assert missing.value.what == f"data.datasets.web.path: '{data}': no such file or directory", "its field and place, once"
     assert not hasattr(missing.value, "__notes__")
+
+
+def test_a_relative_path_that_leads_nowhere_from_here_is_told_from_where_it_was_meant(
+    spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "corpus").mkdir()
+    relative = dataclasses.replace(spec, data=dataclasses.replace(spec.data, datasets={"web": DatasetSpec(path="corpus")}))
+    run = RunDir(str(tmp_path / "run"))
+    run.write_json("attempts", "0001", "environment.json", data={"cwd": str(tmp_path)})
+    monkeypatch.chdir(tmp_path)
+    check_relative(relative, run, 1)
+    monkeypatch.chdir(tmp_path / "corpus")
+    with pytest.raises(ConfigError, match=rf"data\.datasets\.web\.path=corpus is relative to {tmp_path}"):
+        check_relative(relative, run, 1)
 
 
 def test_a_contract_survives_the_disk(spec: RunSpec, tmp_path: Any) -> None:

@@ -52,6 +52,31 @@ def test_a_stopped_run_is_resumed_from_its_record_alone_and_a_finished_one_is_le
     assert logs == ["agent.log", "rank-0.log"], "an earlier attempt's logs stay"
 
 
+def test_a_run_goes_on_where_its_directory_lies_now_from_any_working_directory(
+    toy: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = toy(nodes=1, steps=30, step_s=0.05).start()
+    run.wait_step(4)
+    trained = session.stop(run.rundir).step
+    moved, elsewhere = tmp_path / "archive" / "renamed", tmp_path / "elsewhere"
+    for directory in (moved.parent, elsewhere):
+        directory.mkdir()
+    Path(run.rundir.url).rename(moved)
+    first = moved / "attempts" / "0001" / "spec.json"
+    first.write_text(json.dumps({**json.loads(first.read_text()), "runs": "runs"}))  # as `zephon run` stores it by default
+    monkeypatch.chdir(moved.parent)
+    run.rundir = RunDir("renamed")
+    with pytest.raises(ConfigError, match="name=other is another run than renamed"):
+        run.resume("name=other")
+    monkeypatch.chdir(elsewhere)
+    run.rundir = RunDir(str(moved))
+    run.resume()
+    assert run.wait_end().state == "DONE"
+    assert run.rundir.attempts() == [1, 2]
+    assert [line["step"] for line in run.lines()].count(trained - 1) == 1, "nothing was trained again"
+    assert list(elsewhere.iterdir()) == [], "no run began anew"
+
+
 def test_a_running_run_cannot_be_resumed_or_started_again_and_a_stranger_is_refused(toy: Maker) -> None:
     run = toy(nodes=1, steps=LONG, step_s=0.05).start()
     run.wait_step(1)

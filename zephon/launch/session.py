@@ -31,6 +31,7 @@ from zephon.launch.overrides import split, to_tree
 from zephon.launch.schedulers import local
 from zephon.launch.schema import is_group
 from zephon.launch.status import LIVE, RunStatus, absolute, look, records_dir
+from zephon.launch.stored import check_relative, placed
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 
@@ -315,7 +316,7 @@ def resume(
         allow, fork, worker: as for ``start``; the worker is the last attempt's when not given.
 
     Raises:
-        ConfigError: the run is still running.
+        ConfigError: the run is still running, or a word would make it another run.
     """
     status = look(rundir)
     if status.state in LIVE and status.state != "QUEUED":
@@ -328,7 +329,16 @@ def resume(
         if not words and fork is None:
             return _go_on(rundir, status)
         control.command(rundir, status.attempt, {"verb": "delete"})
-    spec = changed(stored_spec(rundir), words, config_dir=config_dir)
+    stored = placed(stored_spec(rundir), rundir)
+    spec = changed(stored, words, config_dir=config_dir)
+    if (spec.runs, spec.name) != (stored.runs, stored.name):
+        raise ConfigError(
+            f"runs={spec.runs} name={spec.name} is another run than {status.name}",
+            follows="it would begin at step 0 beside the one that was to go on",
+            remedy="leave name= and runs= out, or begin a new run from this one's checkpoint with fork=NAME",
+        )
+    if spec.scheduler.name == "local":
+        check_relative(spec, rundir, status.attempt)
     where = ("attempts", RunDir.attempt_name(status.attempt), "handle.json")
     known = rundir.read_json(*where).get("worker") if rundir.exists(*where) else None
     return start(spec, words=words, allow=allow, fork=fork, worker=worker or known or DEFAULT_WORKER)

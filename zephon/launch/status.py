@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -247,7 +248,7 @@ def records_dir() -> Path:
 
 def absolute(url: str) -> str:
     """A local path made absolute, so that every process means the same; other URLs as they are."""
-    return str(Path(url).expanduser().absolute()) if "://" not in url else url
+    return os.path.abspath(Path(url).expanduser()) if "://" not in url else url
 
 
 def _started(rundir: RunDir) -> float:

@@ -1,0 +1,43 @@
+"""A stored experiment where it lies now: run directories are moved, renamed and named from other working directories."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+from zephon.errors import ConfigError
+from zephon.launch.status import absolute
+from zephon.rundir import RunDir
+from zephon.spec import RunSpec
+
+
+def placed(spec: RunSpec, rundir: RunDir) -> RunSpec:
+    """The spec of a run on this machine with ``runs`` and ``name`` as its directory has them.
+
+    The record may hold a relative ``runs`` (which means another place in another working directory) or an older name. On a
+    cluster the record tells where the nodes write, and is left alone.
+    """
+    runs, _, name = absolute(rundir.url).rstrip("/").rpartition("/")
+    return dataclasses.replace(spec, runs=runs, name=name) if spec.scheduler.name == "local" else spec
+
+
+def check_relative(spec: RunSpec, rundir: RunDir, attempt: int) -> None:
+    """Refuses data whose path is relative and leads nowhere here, but somewhere from where the attempt was started.
+
+    Raises:
+        ConfigError: naming the field and the directory.
+    """
+    where = ("attempts", RunDir.attempt_name(attempt), "environment.json")
+    began = Path(rundir.read_json(*where).get("cwd", os.getcwd()) if rundir.exists(*where) else os.getcwd())
+    sections = (("data.datasets", spec.data.datasets), ("trainer.eval_data", spec.trainer.eval_data or {}))
+    for at, datasets in sections:
+        for name, data in datasets.items():
+            path = Path(data.path).expanduser()
+            if "://" in data.path or path.is_absolute() or path.exists() or not (began / path).exists():
+                continue
+            raise ConfigError(
+                f"{at}.{name}.path={data.path} is relative to {began}, where the run was started",
+                follows="it leads nowhere from here",
+                remedy=f"go there first (cd {began}), or give the whole path: {at}.{name}.path={began / path}",
+            )
