@@ -112,10 +112,14 @@ class Superseded(ZephonError):
     exit_status = 75
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A phrase naming the closest known name, or listing all of them: ``did you mean 'lanes'?``."""
+def nearest(name: str, known: Iterable[str], *, kind: str = "") -> str:
+    """A phrase naming the closest known name, or listing all of them: ``did you mean 'lanes'?``.
+
+    With ``kind`` (what the names are, in the plural) all of them are listed behind the closest as well.
+    """
     candidates = sorted(known)
     close = get_close_matches(name, candidates, n=1, cutoff=0.5)
+    listed = f"{kind or 'known'}: {', '.join(candidates)}"
     if close:
-        return f"did you mean {close[0]!r}?"
-    return f"known: {', '.join(candidates)}"
+        return f"did you mean {close[0]!r}?" + (f" ({listed})" if kind else "")
+    return listed

@@ -50,6 +50,14 @@ def test_help_shows_groups_verbs_and_three_examples(capsys: pytest.CaptureFixtur
         (["conf=exp1", "runs=/proc/none", "-d"], "zephon doctor"),
         (["conf=exp1", "runs=nowhere://x"], "runs="),
         (["list", "runs=nowhere://x"], "nowhere"),
+        (["conf=exp1", "plan"], "the verb comes first: zephon plan conf=exp1"),
+        (["conf=exp1", "trainer.steps"], "set a field: trainer.steps=VALUE"),
+        (["run", "exp1"], "zephon run conf=exp1; or go on with a run: zephon resume exp1"),
+        (["plan", "exp1"], "zephon plan conf=exp1"),
+        (["doctor", "exp1"], "zephon status exp1"),
+        (["stop", "nodes=2"], "leave it out"),
+        (["nodes=2"], "choose an experiment: conf=exp1"),
+        (["conf=exp1", "scheduler=slurm"], "to do: options: kubernetes, local, volcano"),
     ],
 )
 def test_a_bad_command_is_refused_with_65_and_three_parts(

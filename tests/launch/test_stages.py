@@ -88,6 +88,7 @@ def test_the_group_of_stages_can_be_chosen_again_for_a_stored_experiment(spec: R
         (("train", "evaluate"), {}, r"without trainer\.eval_data"),
         (("train", "x"), {"x": {"call": "nonsense"}}, "not of the form module:function"),
         (("train", "x"), {"x": {"call": "no.such.module:f"}}, "does not find"),
+        (("train", "x"), {"x": {"call": f"{HERE}:reprt"}}, "does not mention"),
         (("train",), {"train": {}}, "name of a built-in stage"),
         (("train",), {"a/b": {}}, "no name for a stage"),
         (("train", "x"), {"x": {"call": f"{HERE}:report", "outputs": ["../x"]}}, "not below the run directory"),

@@ -78,6 +78,7 @@ def test_a_sweep_runs_its_points_within_the_limit_and_a_second_time_does_nothing
     names = run_names(str(tmp_path / "sweeps"))
     assert len(names) == 3
     assert main(argv) == 0
+    assert capsys.readouterr().out.count("3/3") == 3, "what is done already is in the table with its steps"
     assert [RunDir(str(tmp_path / "sweeps" / name)).attempts() for name in names] == [[1]] * 3
     end_all(tmp_path)
 

@@ -44,6 +44,8 @@ FLAGS = {
 }
 _SAME = {"-h": "--help", "-d": "--detach", "-m": "--multirun", "-f": "--follow"}
 _OWN_WORDS = ("allow", "fork", "detach")
+_NAMELESS = ("run", "plan", "list", "doctor")
+_TAKES = {"status": "runs", "logs": "runs", "list": "runs", "stop": "runs", "verify": "runs", "rescale": "nodes runs"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,12 +121,45 @@ def parse(argv: Sequence[str]) -> Arguments:
     return Arguments(verb=verb or "run", names=tuple(names), words=tuple(words), flags=flags, own=own)
 
 
+def check_words(arguments: Arguments) -> None:
+    """Refuses what a verb would pass over in silence.
+
+    Raises:
+        ConfigError: a name for a verb that works on no stored run, or a field for one that sets none.
+    """
+    verb, words = arguments.verb, arguments.words
+    if verb in _NAMELESS and arguments.names:
+        raise _no_name(verb, arguments.names[0], words)
+    unknown = arguments.without(*_TAKES[verb].split()) if verb in _TAKES else []
+    if unknown:
+        raise ConfigError(
+            f"`{verb}` does not take {unknown[0]!r}",
+            follows="it would be ignored",
+            remedy=f"leave it out; of fields, {verb} takes {' and '.join(f'{key}=' for key in _TAKES[verb].split())} alone",
+        )
+
+
+def _no_name(verb: str, name: str, words: Sequence[str]) -> ConfigError:
+    chosen = any(word.startswith("conf=") for word in words)
+    first = f"set a field: {name}=VALUE" if chosen else f"name an experiment: zephon {verb} conf={name}"
+    if name in VERBS:
+        first = f"the verb comes first: zephon {' '.join([name, *words])}"
+    elif verb == "list":
+        first = "leave it out"
+    then = "go on with a run: zephon resume" if verb == "run" else "see how a run stands: zephon status"
+    return ConfigError(
+        f"`{verb}` takes key=value words, not {name!r}",
+        follows="it would be ignored",
+        remedy=first + ("" if name in VERBS else f"; or {then} {name}"),
+    )
+
+
 def _verb(token: str) -> str:
     if token not in VERBS:
         raise ConfigError(
             f"{token!r} is not a verb",
             follows="there is nothing to do",
-            remedy=f"{nearest(token, VERBS)} (verbs: {', '.join(VERBS)}); a run starts with: zephon run conf=exp1",
+            remedy=f"{nearest(token, VERBS, kind='verbs')}; a run starts with: zephon run conf=exp1",
         )
     return token
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from zephon.errors import ConfigError, ContractError, ZephonError
-from zephon.launch.arguments import Arguments, parse
+from zephon.launch.arguments import Arguments, check_words, parse
 from zephon.launch.help import help_text, short_help
 
 _FILE_WIDTH = 240
@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             console.print(version_line(), markup=False, highlight=False)
             return 0
+        check_words(arguments)
         return _verb(arguments.verb)(arguments, console)
     except ZephonError as error:
         show_error(error)

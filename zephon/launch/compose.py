@@ -175,7 +175,7 @@ def _experiment(
         raise ConfigError(
             f"conf={value}: there is no experiment of that name",
             follows="there is nothing to compose",
-            remedy=f"{nearest(value, known)} (experiments: {', '.join(known)}; a file is given as conf=./path/to/exp.yaml)",
+            remedy=f"{nearest(value, known, kind='experiments')}; a file is given as conf=./path/to/exp.yaml",
         )
     return value, value
 
@@ -299,7 +299,8 @@ def _resolved(tree: DictConfig) -> dict[str, Any]:
         raise ConfigError(
             f"{len(problems)} value{'s' if len(problems) > 1 else ''} missing: {lines}",
             follows="the run would fail when it first needs one of them",
-            remedy=f"set each, for example {first}=VALUE" + ("" if first != "name" else ", or choose an experiment: conf=exp1"),
+            remedy=f"set each, for example {first}=VALUE"
+            + ("" if "name" not in problems else ", or choose an experiment: conf=exp1"),
         )
     plain = OmegaConf.to_container(tree, resolve=True, enum_to_str=True)
     assert isinstance(plain, dict)

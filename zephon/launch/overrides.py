@@ -89,7 +89,7 @@ def check_option(group: str, option: str, groups: Mapping[str, Sequence[str]]) -
         raise ConfigError(
             f"{group}={option}: the group has no such option",
             follows="there is nothing to compose",
-            remedy=f"{nearest(option, known)} (options: {', '.join(known)})"
+            remedy=nearest(option, known, kind="options")
             + (f"; a single field is set by {group}.FIELD=VALUE" if option.isdigit() else ""),
         )
 

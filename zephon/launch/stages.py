@@ -113,7 +113,7 @@ def check(spec: RunSpec) -> None:
                 remedy="name held-out datasets: trainer.eval_data.NAME.path=..., or leave evaluate out of stages.order",
             )
         if stage.name not in BUILT_IN:
-            (source_of if spec.scheduler.name == "local" else _module_of)(stage)
+            (_check_function if spec.scheduler.name == "local" else _module_of)(stage)
             for path in stage.outputs:
                 if _elsewhere(path) or ".." in path.split("/"):
                     raise ConfigError(
@@ -140,6 +140,13 @@ def source_of(stage: Stage) -> Path:
     if found is None or found.origin is None or not Path(found.origin).is_file():
         raise _no_function(stage, f"names a module {module!r} that Python does not find here")
     return Path(found.origin)
+
+
+def _check_function(stage: Stage) -> None:
+    """Refuses a function whose name its module's text does not hold: found now, not behind the training."""
+    source, function = source_of(stage), stage.call.partition(":")[2]
+    if source.suffix == ".py" and not re.search(rf"\b{function}\b|import \*|__getattr__", source.read_text("utf-8", "replace")):
+        raise _no_function(stage, f"names a function that {source} does not mention")
 
 
 def _module_of(stage: Stage) -> str:

@@ -150,6 +150,7 @@ def _start(point: Point, worker: str) -> None:
             return
         started = session.start(composed.spec, words=composed.words, choices=composed.choices, worker=worker)
         point.state = "STARTING" if started.handle else "DONE"
+        point.status = None if started.handle else look(point.rundir)
     except ZephonError as error:
         holder = read_lease(point.rundir)
         if holder is not None and alive(holder):

@@ -33,12 +33,6 @@ def run(arguments: Arguments, console: Console) -> int:
         from zephon.launch.sweep import sweep
 
         return sweep(arguments, console)
-    if arguments.names:
-        raise ConfigError(
-            f"`run` takes key=value words, not {arguments.names[0]!r}",
-            follows="it would be ignored",
-            remedy=f"start an experiment: conf={arguments.names[0]}; or go on with a run: zephon resume {arguments.names[0]}",
-        )
     config_dir = arguments.flags.get("--config-dir")
     composed = compose(arguments.words, config_dir=config_dir, explain=arguments.has("--info"))
     if arguments.has("--cfg") or arguments.has("--info"):
@@ -60,7 +54,7 @@ def run(arguments: Arguments, console: Console) -> int:
 def _converge(composed: Composed, rundir: RunDir, status: RunStatus, arguments: Arguments, console: Console) -> int:
     """``run`` on a running run: another ``nodes=`` rescales it, nothing else can change while it runs."""
     running, wanted = session.stored_spec(rundir), composed.spec
-    if dataclasses.replace(wanted, nodes=running.nodes) != running:
+    if dataclasses.replace(wanted, nodes=running.nodes, runs=running.runs, name=running.name) != running:
         from zephon.launch import contract as contracts
 
         contracts.check(rundir.read_json("contract.json"), wanted, run=wanted.name)
@@ -83,9 +77,9 @@ def _after_start(started: session.Started, arguments: Arguments, console: Consol
         return 0
     resumed = f", going on from step {started.resumed_at}" if started.resumed_at else ""
     console.print(f"{started.rundir.url}  attempt {started.attempt}{resumed}  {started.handle}", highlight=False)
-    name = started.rundir.root.rsplit("/", 1)[-1]
     if arguments.detach or not _followed(started.rundir, started.handle.partition("://")[0]):
-        console.print(f"running in the background; see: zephon status {name}, logs {name}, stop {name}", highlight=False)
+        see, logs, end = (_command(verb, started.rundir.url) for verb in ("status", "logs", "stop"))
+        console.print(f"running in the background; see: {see}, {logs}, {end}", highlight=False)
         return 0
     return _follow(started.rundir, console)
 
@@ -142,7 +136,8 @@ def report_end(status: RunStatus, console: Console) -> int:
 def _command(verb: str, url: str) -> str:
     """A command line that works as printed, also when runs are not in the default place."""
     runs, _, name = url.rstrip("/").rpartition("/")
-    elsewhere = "" if os.path.abspath(runs) == os.path.abspath("runs") else f" runs={runs}"
+    found_anyway = (os.path.abspath("runs"), str(records_dir()))
+    elsewhere = "" if os.path.abspath(runs) in found_anyway else f" runs={runs}"
     return f"zephon {verb} {name}{elsewhere}"
 
 
@@ -194,7 +189,7 @@ def _rescale(rundir: RunDir, nodes: int, arguments: Arguments, console: Console)
     if status.state not in LIVE:
         return report_end(status, console)
     if arguments.has("--no-wait"):
-        console.print(f"asked for {nodes} nodes; see: zephon status {status.name}", highlight=False)
+        console.print(f"asked for {nodes} nodes; see: {_command('status', rundir.url)}", highlight=False)
         return 0
     took = time.monotonic() - began
     console.print(f"{status.name}: {status.nodes} nodes, world {status.world_size}, settled in {took:.1f} s", highlight=False)
