@@ -154,6 +154,17 @@ def test_a_lease_frees_itself_when_its_holder_is_killed_or_stops_renewing(tmp_pa
     assert read_lease(rundir) is None
 
 
+@pytest.mark.parametrize("data", ["a text", {"token": "t", "host": "h"}, []])
+def test_what_is_not_a_lease_holds_no_run(tmp_path: Path, data: Any) -> None:
+    rundir = RunDir(str(tmp_path / "run"))
+    rundir.write_json("lease.json", data=data)
+    assert read_lease(rundir) is None
+    mine = Lease(rundir, holder="me")
+    mine.take()
+    mine.renew()
+    assert read_lease(rundir)["holder"] == "me"  # type: ignore[index]
+
+
 def test_a_fork_starts_from_the_parents_checkpoint_and_records_the_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
 """One holder per run: a lease in the run directory that expires when nobody renews it.
 
 On this machine the holder's process is looked at too, so that a killed holder frees the run at once; from another machine
-only the clock counts. The second start is refused and shown the holder.
+only the clock counts, so that clocks may not differ by as much as LEASE_S. The second start is refused and shown the holder.
 
 Of several that find an expired lease exactly one gets it: on this machine's disks by a file lock, on S3 by a write on the
 condition that the lease is still the one that was found expired. Where storage knows no such condition it is written and read
@@ -27,6 +27,7 @@ from zephon.rundir import RunDir
 LEASE_S = 30.0
 RENEW_S = 2.0
 _TRIES = 5
+_NAMES = {"holder", "token", "host", "pid", "started", "time"}
 
 
 class Lease:
@@ -118,12 +119,12 @@ def _one_at_a_time(rundir: RunDir) -> Iterator[None]:
 
 
 def read_lease(rundir: RunDir) -> dict[str, Any] | None:
-    """The lease as it stands, if there is one."""
+    """The lease as it stands, if there is one; what is not a lease holds nothing."""
     try:
-        found: dict[str, Any] = rundir.read_json("lease.json")
+        found = rundir.read_json("lease.json")
     except (FileNotFoundError, ValueError):
         return None
-    return found
+    return found if isinstance(found, dict) and found.keys() >= _NAMES else None
 
 
 def alive(found: dict[str, Any]) -> bool:
