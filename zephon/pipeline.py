@@ -204,7 +204,9 @@ class Pipeline(Chain):
             raise StateError(
                 f"not a state of version {VERSION}: " + (f"{missing} missing" if missing else f"version {state['version']}"),
                 follows="its numbers would be misread",
-                remedy="restore it with the version of zephon that saved it",
+                remedy="restore it with the version of zephon that saved it"
+                if "lanes" in state or not any(str(key).startswith("lane.") for key in state)
+                else "it is of state_dict: give it to load_state_dict",
             )
         then = json.loads(state["stream"])
         # The run's own measurement travels with its state: it is part of the order, not to be taken again.

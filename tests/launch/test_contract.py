@@ -11,8 +11,8 @@ import pytest
 from zephon.errors import ConfigError, ContractError
 from zephon.launch.compose import compose
 from zephon.launch.contract import check, contract_of, differences
-from zephon.launch.session import _contract, _forked, changed, files_seen, rundir_of, start
-from zephon.launch.stored import check_relative
+from zephon.launch.session import _contract, _forked, changed, contract_differences, files_seen, rundir_of, start
+from zephon.launch.stored import check_relative, forget_measures
 from zephon.rundir import RunDir
 from zephon.spec import DatasetSpec, RunSpec
 
@@ -120,7 +120,9 @@ def test_allowing_one_field_does_not_let_another_through(spec: RunSpec) -> None:
     assert "optimizer.lr is" not in str(caught.value)
 
 
-def test_data_that_was_appended_to_is_refused_at_the_launcher_before_anything_is_submitted(tmp_path: Path) -> None:
+def test_from_the_first_step_on_data_that_was_appended_to_is_refused_at_the_launcher_before_anything_is_submitted(
+    tmp_path: Path,
+) -> None:
     data = tmp_path / "web.jsonl"
     data.write_text('{"text": "a"}\n' * 100)
     words = ["conf=exp1", f"runs={tmp_path / 'runs'}", f"data.datasets.web.path={data}"]
@@ -130,6 +132,15 @@ def test_data_that_was_appended_to_is_refused_at_the_launcher_before_anything_is
     rundir.write_json("contract.json", data=contract)
     data.write_text('{"text": "b"}\n' * 101)
     assert _contract(rundir, spec, (), None)[1] == [], "no step has been trained"
+    other = changed(spec, ["tokenizer.id=bytes", "data.on_error=quarantine", "trainer.steps=7"])
+    assert _contract(rundir, other, (), None) == (contract_of(other, files=files_seen(other)), [])
+    assert contract_differences(rundir, other) == []
+    with pytest.raises(ConfigError, match="there is no guarded field of that name"):
+        _contract(rundir, other, ["trainer.step"], None)
+    rundir.write_json("contract.json", data={**contract, "parent": {"run": "exp1", "step": 9}})
+    with pytest.raises(ContractError, match=r"tokenizer\.id"):
+        _contract(rundir, other, (), None)
+    rundir.write_json("contract.json", data=contract)
     rundir.write_json("checkpoints", "step-00000010", "COMPLETE", data={})
     with pytest.raises(ContractError) as caught:
         start(spec)
@@ -160,6 +171,18 @@ def test_a_relative_path_that_leads_nowhere_from_here_is_told_from_where_it_was_
     monkeypatch.chdir(tmp_path / "corpus")
     with pytest.raises(ConfigError, match=rf"data\.datasets\.web\.path=corpus is relative to {tmp_path}"):
         check_relative(relative, run, 1)
+
+
+def test_another_contract_before_the_first_step_forgets_what_was_measured_of_the_old_data(
+    spec: RunSpec, tmp_path: Path
+) -> None:
+    run = RunDir(str(tmp_path / "run"))
+    run.write_json("contract.json", data=contract_of(spec))
+    run.write_json("calibration.json", data={})
+    forget_measures(run, contract_of(spec))
+    assert run.exists("calibration.json")
+    forget_measures(run, contract_of(changed(spec, ["tokenizer.id=bytes"])))
+    assert not run.exists("calibration.json")
 
 
 def test_a_contract_survives_the_disk(spec: RunSpec, tmp_path: Any) -> None:

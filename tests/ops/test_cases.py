@@ -193,6 +193,8 @@ def test_b19_the_position_is_in_sequences_and_not_in_steps() -> None:
     first(pipeline, 3)
     with pytest.raises(StateError, match="global_batch_size: saved 2, now 6"):
         resumed(pipeline_of(numbered(24), batch=6).batch(2), pipeline.checkpoint())
+    with pytest.raises(StateError, match="give it to load_state_dict"):
+        resumed(pipeline_of(numbered(24), batch=2).batch(2), pipeline.state_dict())
 
 
 # ---- C: passes and seeds

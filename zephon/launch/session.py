@@ -31,7 +31,7 @@ from zephon.launch.overrides import split, to_tree
 from zephon.launch.schedulers import local
 from zephon.launch.schema import is_group
 from zephon.launch.status import LIVE, RunStatus, absolute, look, records_dir
-from zephon.launch.stored import check_relative, placed
+from zephon.launch.stored import check_relative, check_same, forget_measures, placed
 from zephon.rundir import RunDir
 from zephon.spec import RunSpec
 
@@ -137,6 +137,8 @@ def start(
         if parent is not None:
             _hand_down(parent, spec)
         attempt = _new_attempt(rundir, spec, environment(words, choices or {}))
+        if spec.scheduler.name == "local" and not _trained(rundir):
+            forget_measures(rundir, contract)
         contracts.record(rundir, contract, spec, allowed, attempt=attempt)
         if not rundir.exists("spec.json"):
             rundir.write_json("spec.json", data=spec.to_dict())
@@ -205,8 +207,8 @@ def _contract(
             remedy="choose another name",
         )
     contract = rundir.read_json("contract.json")
-    if files is not None and not _trained(rundir):
-        contract["files"] = files  # no step depends on the old ones
+    if files is not None and not _trained(rundir):  # no step depends on what was asked for before; a fork's weights are given
+        contract = {**contract, "files": files} if contract.get("parent") else contracts.contract_of(spec, files=files)
     allowed = contracts.check(contract, spec, allow=allow, run=spec.name, files=files)
     return contract, allowed
 
@@ -224,7 +226,10 @@ def contract_differences(rundir: RunDir, spec: RunSpec) -> list[contracts.Differ
     """What stands between a run and a start of ``spec`` in it; nothing where there is no run."""
     if not rundir.exists("contract.json"):
         return []
-    return contracts.differences(rundir.read_json("contract.json"), spec, files=files_seen(spec) if _trained(rundir) else None)
+    contract, trained = rundir.read_json("contract.json"), _trained(rundir)
+    if spec.scheduler.name == "local" and not trained and not contract.get("parent"):
+        return []
+    return contracts.differences(contract, spec, files=files_seen(spec) if trained else None)
 
 
 def _trained(rundir: RunDir) -> bool:
@@ -331,12 +336,7 @@ def resume(
         control.command(rundir, status.attempt, {"verb": "delete"})
     stored = placed(stored_spec(rundir), rundir)
     spec = changed(stored, words, config_dir=config_dir)
-    if (spec.runs, spec.name) != (stored.runs, stored.name):
-        raise ConfigError(
-            f"runs={spec.runs} name={spec.name} is another run than {status.name}",
-            follows="it would begin at step 0 beside the one that was to go on",
-            remedy="leave name= and runs= out, or begin a new run from this one's checkpoint with fork=NAME",
-        )
+    check_same(spec, stored)
     if spec.scheduler.name == "local":
         check_relative(spec, rundir, status.attempt)
     where = ("attempts", RunDir.attempt_name(status.attempt), "handle.json")

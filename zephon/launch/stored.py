@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from zephon.errors import ConfigError
 from zephon.launch.status import absolute
@@ -20,6 +22,16 @@ def placed(spec: RunSpec, rundir: RunDir) -> RunSpec:
     """
     runs, _, name = absolute(rundir.url).rstrip("/").rpartition("/")
     return dataclasses.replace(spec, runs=runs, name=name) if spec.scheduler.name == "local" else spec
+
+
+def check_same(spec: RunSpec, stored: RunSpec) -> None:
+    """Raises ConfigError: changes to a stored spec make it another run's."""
+    if (spec.runs, spec.name) != (stored.runs, stored.name):
+        raise ConfigError(
+            f"runs={spec.runs} name={spec.name} is another run than {stored.name}",
+            follows="it would begin at step 0 beside the one that was to go on",
+            remedy="leave name= and runs= out, or begin a new run from this one's checkpoint with fork=NAME",
+        )
 
 
 def check_relative(spec: RunSpec, rundir: RunDir, attempt: int) -> None:
@@ -41,3 +53,9 @@ def check_relative(spec: RunSpec, rundir: RunDir, attempt: int) -> None:
                 follows="it leads nowhere from here",
                 remedy=f"go there first (cd {began}), or give the whole path: {at}.{name}.path={began / path}",
             )
+
+
+def forget_measures(rundir: RunDir, contract: Mapping[str, Any]) -> None:
+    """Takes away the calibration of a run that has trained nothing and now gets another contract: it would be of other data."""
+    if rundir.exists("contract.json") and rundir.read_json("contract.json") != contract and rundir.exists("calibration.json"):
+        rundir.fs.rm(rundir.path("calibration.json"))
