@@ -48,6 +48,17 @@ def test_a_glob_finds_files_that_are_linked(tmp_path: Path) -> None:
     assert list_files(str(tmp_path / "data" / "*.jsonl")).names == ["a.jsonl", "b.jsonl"]
 
 
+@pytest.mark.skipif(not os.access("/", os.W_OK), reason="only who may write there can try it")
+@pytest.mark.parametrize("pattern", ["{}", "{}*"], ids=["a file", "a glob"])
+def test_data_in_the_topmost_folder_is_read_from_there(pattern: str) -> None:
+    with tempfile.NamedTemporaryFile(dir="/", suffix=".jsonl") as file:
+        file.write(LINE)
+        file.flush()
+        dataset = Dataset.from_path("d", pattern.format(file.name))
+        assert dataset.path(0) == file.name
+        assert len(read(dataset, Chunk(0, 0, 0, (Piece(0, 0, len(LINE)),)))) == 1
+
+
 def test_a_shard_whose_name_is_not_utf8_is_refused_and_such_a_file_beside_the_data_is_not(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl")
     (tmp_path / os.fsdecode(b"\xff.old")).touch()

@@ -121,4 +121,4 @@ class Dataset:
         return kind(self.name, self.shards[shard], row)
 
     def path(self, shard: int) -> str:
-        return f"{self.root}/{self.shards[shard]}" if self.root else self.shards[shard]
+        return f"{self.root.rstrip('/')}/{self.shards[shard]}" if self.root else self.shards[shard]

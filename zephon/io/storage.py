@@ -176,6 +176,7 @@ def _list(fs: Any, path: str, url: str) -> Listing:
     if is_local(fs) and os.path.isdir(path) and not any(mark in path for mark in "*?["):
         return Listing(fs, path, *_walk(path))
     root, found = _listed(fs, path, url)
+    root = root or ("/" if is_local(fs) else "")
     named = sorted((full[len(root) :].lstrip("/"), size) for full, size in found.items())
     kept = [(name, size) for name, size in named if not _is_left_out(name)]
     return Listing(fs, root, [name for name, _ in kept], [size for _, size in kept])
