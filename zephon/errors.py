@@ -73,11 +73,13 @@ class DataError(ZephonError, ValueError):
     """A document or shard that cannot be read or used.
 
     ``document`` is (shard, row) within its chunk's dataset where the error is about one document; the reader and the
-    workers, who know the dataset, turn it into a note with the whole address.
+    workers, who know the dataset, turn it into a note with the whole address. ``kind`` then says what is wrong without the
+    place, so that documents in quarantine can be counted by it.
     """
 
     exit_status = 65
     document: tuple[int, int] | None = None
+    kind: str = ""
 
 
 class StateError(ZephonError, ValueError):

@@ -66,7 +66,10 @@ def test_the_rest_of_the_file_is_delivered_and_what_is_left_out_is_named(case: t
         address.row if case[0].format.name == "parquet" else int(address.shard[:2]) for s in left for address in s.addresses
     }
     assert names == set(BAD) - {39}, "what comes behind the last delivered document has no batch to be told with"
-    assert all(some.reason.startswith("quarantined: ") for some in left)
+    reasons = {some.reason for some in left}
+    assert all(reason.startswith("quarantined: ") for reason in reasons)
+    assert not any(".parquet" in reason or ".txt" in reason for reason in reasons), "the address says where"
+    assert len(reasons) <= 2, "the same fault counts together"
 
 
 def test_without_quarantine_the_first_of_them_ends_the_run_with_its_address(case: tuple[Dataset, bool]) -> None:

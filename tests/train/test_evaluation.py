@@ -78,6 +78,20 @@ def test_a_run_with_held_out_text_writes_its_loss_at_the_interval_and_at_the_end
     assert found[4] < found[1]
 
 
+def test_a_small_held_out_text_reaches_every_lane_and_one_that_is_too_small_is_refused(tmp_path):
+    for name, lines in (("enough", 40), ("little", 3)):  # the first is less than one chunk of the usual length
+        (tmp_path / name).mkdir()
+        texts = [json.dumps({"text": f"number {i} is followed by {i + 1}. " * 4}) for i in range(lines)]
+        (tmp_path / name / "part.jsonl").write_text("\n".join(texts))
+        write_run(
+            tmp_path / name, trainer__steps=1, trainer__eval_every=1, trainer__eval_data={"d": {"path": str(tmp_path / name)}}
+        )
+    assert workers(tmp_path / "enough", 1) == [0]
+    ((status, told),) = telling_workers(tmp_path / "little", 1)
+    assert status == 65
+    assert "trainer.eval_data is not enough for one global batch: 8 sequences of 33 tokens, dealt to 4 lanes" in told
+
+
 def test_an_interval_without_held_out_text_is_refused(tmp_path):
     write_run(tmp_path, trainer__eval_every=2)
     ((status, told),) = telling_workers(tmp_path, 1)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from zephon.io.dataset import Dataset
 
 
+OR_QUARANTINE = "or leave such documents out: on_error='quarantine' (data.on_error in an experiment)"
+
+
 class Documents(NamedTuple):
     """What a format read: row names, and the records or columns that belong to them (see `Columns`).
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zephon.errors import DataError
 from zephon.fastjson import loads
-from zephon.io.formats import Documents
+from zephon.io.formats import OR_QUARANTINE, Documents
 from zephon.io.held import Held, listing_of
 from zephon.io.storage import read_range, read_scratch
 
@@ -152,7 +152,7 @@ def _one_by_one(dataset: Dataset, shard: int, offset: int, lines: Sequence[bytes
             record = loads(line)
         except ValueError as error:
             if line.strip():
-                bad.append(_bad_line(dataset, shard, begin, f"is not one JSON object: {error}"))
+                bad.append(_bad_line(dataset, shard, begin, "is not one JSON object", f": {error}"))
             continue
         if type(record) is dict:
             records.append(record)
@@ -163,13 +163,13 @@ def _one_by_one(dataset: Dataset, shard: int, offset: int, lines: Sequence[bytes
     return Documents(rows, records, {}, tuple(bad))
 
 
-def _bad_line(dataset: Dataset, shard: int, offset: int, why: str) -> DataError:
+def _bad_line(dataset: Dataset, shard: int, offset: int, why: str, detail: str = "") -> DataError:
     error = DataError(
-        f"line at byte {offset} of {dataset.path(shard)}{_line_number(dataset, shard, offset)} {why}",
+        f"line at byte {offset} of {dataset.path(shard)}{_line_number(dataset, shard, offset)} {why}{detail}",
         follows="the document would be left out without a word",
-        remedy="mend the line, or remove it before a new run begins",
+        remedy=f"mend the line, remove it before a new run begins, {OR_QUARANTINE}",
     )
-    error.document = (shard, offset)
+    error.document, error.kind = (shard, offset), f"a line {why}"
     return error
 
 

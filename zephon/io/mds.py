@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from zephon.errors import DataError
-from zephon.io.formats import Documents
+from zephon.io.formats import OR_QUARANTINE, Documents
 from zephon.io.held import Held, listing_of
 from zephon.io.storage import read_range
 from zephon.types import Array
@@ -151,9 +151,9 @@ def _bad_sample(dataset: Dataset, shard: int, row: int, cause: Exception) -> Dat
     error = DataError(
         f"sample {row} of {dataset.path(shard)} cannot be decoded: {cause}",
         follows="the document would be left out without a word",
-        remedy="mend the shard, or remove the sample before a new run begins",
+        remedy=f"mend the shard, remove the sample before a new run begins, {OR_QUARANTINE}",
     )
-    error.document = (shard, row)
+    error.document, error.kind = (shard, row), f"a sample cannot be decoded: {type(cause).__name__}"
     return error
 
 

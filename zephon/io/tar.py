@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zephon.errors import DataError
 from zephon.fastjson import loads
-from zephon.io.formats import Documents
+from zephon.io.formats import OR_QUARANTINE, Documents
 from zephon.io.held import Held, listing_of
 from zephon.io.storage import is_local, read_range
 
@@ -108,7 +108,7 @@ def _bad_document(dataset: Dataset, shard: int, row: int, key: str, cause: Excep
     error = DataError(
         f"document {key!r} of {dataset.path(shard)} cannot be decoded: {cause}",
         follows="the document would be left out without a word",
-        remedy="mend it, or remove it before a new run begins",
+        remedy=f"mend it, remove it before a new run begins, {OR_QUARANTINE}",
     )
-    error.document = (shard, row)
+    error.document, error.kind = (shard, row), f"a member cannot be decoded: {type(cause).__name__}"
     return error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zephon.errors import DataError
-from zephon.io.formats import Documents
+from zephon.io.formats import OR_QUARANTINE, Documents
 from zephon.io.storage import read_range
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Text:
             error = DataError(
                 f"{path} is not UTF-8: {cause}",
                 follows="the document would be left out or garbled",
-                remedy="convert the file to UTF-8, or keep it out of the dataset",
+                remedy=f"convert the file to UTF-8, keep it out of the dataset, {OR_QUARANTINE}",
             )
-            error.document = (shard, 0)
+            error.document, error.kind = (shard, 0), "a file is not UTF-8"
             return Documents([], None, {"text": []}, (error,))

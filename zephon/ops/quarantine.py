@@ -118,7 +118,8 @@ def _place(chunk: Chunk, error: Exception) -> tuple[int, int]:
 
 
 def _dropped(chunk: Chunk, place: tuple[int, int], error: Exception) -> Dropped:
-    first = str(error).split("\n", 1)[0]
-    reason = f"quarantined: {type(error).__name__}: {first}"[:200]
+    # By what is wrong and not where, as far as that is known, so that documents with one fault are counted together.
+    what = error.reason if isinstance(error, (UnicodeDecodeError, UnicodeEncodeError)) else str(error).split("\n", 1)[0]
+    reason = "quarantined: " + (getattr(error, "kind", "") or f"{type(error).__name__}: {what}")
     shard = chunk.pieces[place[0]].shard
-    return Dropped(reason, np.array([chunk.dataset]), np.array([shard]), np.array([place[1]]))
+    return Dropped(reason[:200], np.array([chunk.dataset]), np.array([shard]), np.array([place[1]]))

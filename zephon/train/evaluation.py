@@ -77,8 +77,10 @@ class Evaluation:
         finally:
             feed.close()
         if not tokens:
+            spec = self._session.spec
             raise ConfigError(
-                "trainer.eval_data holds less text than one global batch",
+                f"trainer.eval_data is not enough for one global batch: {spec.global_batch_size} sequences of "
+                f"{spec.pipeline.context_length} tokens, dealt to {spec.lanes.count} lanes",
                 follows="there would be nothing to evaluate on",
                 remedy="give more held-out text, or leave trainer.eval_every out",
             )

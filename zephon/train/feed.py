@@ -22,7 +22,7 @@ from zephon.types import LeftOut
 from zephon.work import StaticMixtureWorkSource, TokenEstimation
 
 CALIBRATION = "calibration.json"
-EVAL_CHUNK_BYTES = 16384  # small, so that a small text reaches every lane
+EVAL_CHUNK_BYTES = 16384  # at most; small, so that a small text reaches every lane
 Counts = dict[str, tuple[int, int]]
 
 
@@ -97,11 +97,10 @@ def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_s
             remedy="name held-out datasets: trainer.eval_data.NAME.path=..., or leave trainer.eval_every out",
         )
     data = spec.trainer.eval_data
+    datasets = [dataset_named(f"trainer.eval_data.{name}", name, one.path, one.format) for name, one in data.items()]
+    share = min(dataset.size for dataset in datasets) // (4 * spec.lanes.count)
     source = StaticMixtureWorkSource(
-        [dataset_named(f"trainer.eval_data.{name}", name, one.path, one.format) for name, one in data.items()],
-        shuffle_shards=False,
-        stop_after_passes=1,
-        chunk_bytes=EVAL_CHUNK_BYTES,
+        datasets, shuffle_shards=False, stop_after_passes=1, chunk_bytes=max(1, min(EVAL_CHUNK_BYTES, share))
     )
     return (
         _options(zephon.Pipeline(source), spec, dp_rank, dp_size)
