@@ -177,10 +177,10 @@ def test_order_never_comes_from_hash_clock_or_global_randomness() -> None:
 
 
 def test_listings_are_sorted_where_they_are_made() -> None:
-    """Only the storage module lists files for datasets, and it returns them sorted; the cache lists its own, by age."""
+    """Only the listing module lists files for datasets, and it returns them sorted; the cache lists its own, by age."""
     wrong = []
     for room, path, tree in modules():
-        if room not in ("work", "ops", "io") or path.name in ("storage.py", "builtin.py", "cache.py"):
+        if room not in ("work", "ops", "io") or path.name in ("listing.py", "builtin.py", "cache.py"):
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and node.attr in ("listdir", "scandir", "glob", "iterdir", "walk", "find", "ls"):

@@ -25,7 +25,8 @@ import zstandard
 from zephon.errors import ConfigError, DataError, NotFound
 from zephon.io import Dataset, InMemoryShard, read
 from zephon.io.held import listing_of
-from zephon.io.storage import _own, list_files
+from zephon.io.listing import list_files
+from zephon.io.storage import _own
 from zephon.types import Chunk, Piece, Ragged
 
 TEXTS = [f"document {i} " + "x" * (i * 37 % 90) for i in range(200)]
@@ -205,7 +206,7 @@ def test_a_listing_asks_for_many_sizes_at_a_time_where_an_answer_takes_long(
     for number in range(600):
         (tmp_path / f"{number:03}.jsonl").write_bytes(b"x" * (number + 1))
     quick = list_files(str(tmp_path))
-    monkeypatch.setattr("zephon.io.storage._SLOW_S", 0.0)  # every file system counts as slow
+    monkeypatch.setattr("zephon.io.listing._SLOW_S", 0.0)  # every file system counts as slow
     assert list_files(str(tmp_path)) == quick
     assert quick.sizes == list(range(1, 601))
 

@@ -15,7 +15,7 @@ import pytest
 
 from zephon.errors import ConfigError
 from zephon.io import Dataset, read
-from zephon.io.storage import list_files
+from zephon.io.listing import list_files
 from zephon.types import Chunk, Piece
 
 LINE = b'{"text": "a"}\n'
@@ -85,7 +85,7 @@ def test_a_folder_that_may_not_be_read_is_refused() -> None:
     code = """if True:
         import os, sys
         from zephon.errors import ConfigError
-        from zephon.io.storage import list_files
+        from zephon.io.listing import list_files
         if os.getuid() == 0:
             os.setuid(65534)  # the first user may read everything
         try:

@@ -12,8 +12,8 @@ import numpy as np
 
 from zephon.errors import ConfigError, NotFound
 from zephon.io.formats import Format, detect, format_named
+from zephon.io.listing import list_files, unusable
 from zephon.io.memory import row_sizes
-from zephon.io.storage import list_files, unusable
 from zephon.types import Address, ByteAddress, IntArray
 
 
