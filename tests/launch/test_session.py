@@ -222,12 +222,13 @@ def foreground(run: Toy, tmp_path: Path, **options: Any) -> subprocess.Popen[byt
     path.write_text(json.dumps(tree))
     run._export()
     argv = command(run, f"conf={path}", "--worker", WORKER)
-    # A terminal's child: tests that run under nohup would hand down that a hang-up is ignored.
-    listens = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # A terminal's child: tests that run under nohup or in a shell's background would hand down that these are ignored.
+    listens = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGINT)}
     try:
         return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
     finally:
-        signal.signal(signal.SIGHUP, listens)
+        for number, listener in listens.items():
+            signal.signal(number, listener)
 
 
 def test_ctrl_c_in_the_foreground_saves_stops_and_prints_how_to_go_on(toy: Maker, tmp_path: Path) -> None:
