@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
 import time
@@ -117,12 +118,10 @@ def _walk(root: str) -> tuple[list[str], list[int]]:
             if here in above and os.path.islink(f"{root}/{below}".rstrip("/")):
                 continue
             found = sorted(name for name in os.listdir(folder) if not (name[0] in "._" and _is_mark(name)))
-            for name, (size, is_folder) in zip(found, _sizes(folder, found), strict=True):
-                if not is_folder and size >= 0:
-                    names.append(below + name)
-                    sizes.append(size)
-                elif is_folder and name[0] != "_":
-                    folders.append((f"{below}{name}/", above | {here}))
+            files, lengths, inner = _sizes(folder, found)
+            names += [below + name for name in files] if below else files
+            sizes += lengths
+            folders += [(f"{below}{name}/", above | {here}) for name in inner if name[0] != "_"]
         finally:
             os.close(folder)
     if len(folders) > 1:
@@ -131,31 +130,42 @@ def _walk(root: str) -> tuple[list[str], list[int]]:
     return names, sizes
 
 
-def _sizes(folder: int, names: list[str]) -> list[tuple[int, bool]]:
-    """(size, whether it is a folder) of each name; -1 for what is neither file nor folder."""
+_Found = tuple[list[str], list[int], list[str]]  # files, their sizes, folders; what is neither is left out
+
+
+def _sizes(folder: int, names: list[str]) -> _Found:
     first, rest = names[:_FEW], names[_FEW:]
     asked = time.perf_counter()
-    sizes = _sizes_one_by_one(folder, first)
-    if not rest or time.perf_counter() - asked < _SLOW_S * _FEW:
-        return sizes + _sizes_one_by_one(folder, rest)
-    # On a network file system an answer takes long, and many questions can be under way at once.
-    from concurrent.futures import ThreadPoolExecutor
+    found = _sizes_one_by_one(folder, first)
+    if not rest:
+        return found
+    if time.perf_counter() - asked < _SLOW_S * _FEW:
+        parts = [found, _sizes_one_by_one(folder, rest)]
+    else:  # on a network file system an answer takes long, and many questions can be under way at once
+        from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(32) as pool:
-        parts = pool.map(lambda i: _sizes_one_by_one(folder, rest[i : i + _FEW]), range(0, len(rest), _FEW))
-        return sizes + [size for part in parts for size in part]
+        with ThreadPoolExecutor(32) as pool:
+            groups = [rest[i : i + _FEW] for i in range(0, len(rest), _FEW)]
+            parts = [found, *pool.map(lambda group: _sizes_one_by_one(folder, group), groups)]
+    files, sizes, folders = zip(*parts, strict=True)
+    return [*itertools.chain(*files)], [*itertools.chain(*sizes)], [*itertools.chain(*folders)]
 
 
-def _sizes_one_by_one(folder: int, names: list[str]) -> list[tuple[int, bool]]:
-    sizes = []
+def _sizes_one_by_one(folder: int, names: list[str]) -> _Found:
+    files: list[str] = []
+    sizes: list[int] = []
+    folders: list[str] = []
     for name in names:
         try:
             found = os.stat(name, dir_fd=folder)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ELOOP):
                 raise
-            sizes.append((-1, False))  # a link to nowhere or to itself, or a file that went while we looked
-            continue
+            continue  # a link to nowhere or to itself, or a file that went while we looked
         mode = found.st_mode
-        sizes.append((found.st_size if stat.S_ISREG(mode) else -1, stat.S_ISDIR(mode)))
-    return sizes
+        if stat.S_ISREG(mode):
+            files.append(name)
+            sizes.append(found.st_size)
+        elif stat.S_ISDIR(mode):
+            folders.append(name)
+    return files, sizes, folders
