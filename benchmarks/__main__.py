@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 
@@ -23,6 +24,9 @@ def main() -> None:
     table = Table("what", "measured", "wanted", title=f"zephon's loader on {len(affinity())} cores")
     with tempfile.TemporaryDirectory(prefix="zephon-bench-") as temporary:
         root = Path(temporary)
+        # As with an installed package, whose modules are compiled once: else what is measured first is Python's compiler.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(root / "bytecode")
         with console.status("writing the corpus"):
             prose = str(write_jsonl(root / "prose", 40 if quick else 150, documents=Prose().documents()))
             text = str(write_jsonl(root / "text", 20 if quick else 80))

@@ -6,6 +6,7 @@ its first unit lies, so any cut of a shard into ranges gives every document exac
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from zephon.errors import ConfigError, DataError, nearest
@@ -66,9 +67,9 @@ def detect(names: list[str], where: str) -> tuple[str, list[int] | None]:
     Raises:
         ConfigError: no file has a known suffix, or files of two formats lie side by side.
     """
-    last = {name[name.rfind(".") + 1 :] for name in names}
-    if len(last) == 1 and (only := _format_of(*last)) is not None:  # nearly always, and there may be very many
-        return only, None
+    usual = _suffix(names[0])
+    if (only := _format_of(usual)) is not None and "\0".join([*names, ""]).count(f".{usual}\0") == len(names):
+        return only, None  # nearly always, and there may be very many; no name holds a zero
     suffixes = [_suffix(name) for name in names]
     formats = {suffix: _format_of(suffix) for suffix in suffixes}
     found = {fmt: names[suffixes.index(suffix)] for suffix, fmt in reversed(formats.items()) if fmt is not None}
@@ -101,19 +102,22 @@ def _format_of(suffix: str) -> str | None:
     return SUFFIXES.get(f".{suffix.lower()}")
 
 
-def format_named(name: str) -> Format:
-    """The format of this name. Raises ConfigError for an unknown one."""
-    from zephon.io.jsonl import Jsonl
-    from zephon.io.mds import Mds
-    from zephon.io.memory import Memory
-    from zephon.io.parquet import Parquet
-    from zephon.io.tar import Tar
-    from zephon.io.text import Text
+_HOMES = {
+    "jsonl": ("jsonl", "Jsonl"),
+    "text": ("text", "Text"),
+    "parquet": ("parquet", "Parquet"),
+    "mds": ("mds", "Mds"),
+    "webdataset": ("tar", "Tar"),
+    "memory": ("memory", "Memory"),
+}
 
-    formats: list[Format] = [Jsonl(), Text(), Parquet(), Mds(), Tar(), Memory()]
-    known = {one.name: one for one in formats}
-    if name not in known:
+
+def format_named(name: str) -> Format:
+    """The format of this name; the others are not loaded. Raises ConfigError for an unknown one."""
+    if name not in _HOMES:
         raise ConfigError(
-            f"format {name!r} is not supported", follows="its files could not be read", remedy=nearest(name, known)
+            f"format {name!r} is not supported", follows="its files could not be read", remedy=nearest(name, _HOMES)
         )
-    return known[name]
+    module, kind = _HOMES[name]
+    made: Format = getattr(importlib.import_module(f"zephon.io.{module}"), kind)()
+    return made
