@@ -101,6 +101,17 @@ def test_a_file_that_shrank_since_it_was_listed_is_an_error(tmp_path: Path) -> N
         texts_of(dataset)
 
 
+@pytest.mark.parametrize("suffix", list(WRITERS))
+def test_a_shard_that_went_since_it_was_listed_is_an_error_with_a_remedy(tmp_path: Path, suffix: str) -> None:
+    dataset = write(tmp_path / f"a.{suffix}", WRITERS[suffix](tmp_path / "made"))
+    (tmp_path / f"a.{suffix}").unlink()
+    kind = DataError if suffix == "parquet" else NotFound  # pyarrow does not tell a file that is gone from a damaged one
+    for _ in range(2):
+        with pytest.raises(kind, match="to do: restore"):
+            texts_of(dataset)
+        (tmp_path / f"a.{suffix}").mkdir(exist_ok=True)
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
 def test_data_written_anew_in_the_same_place_is_read_anew(tmp_path: Path, suffix: str) -> None:
     for text in ("one", "two"):

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from zephon.errors import DataError
+from zephon.errors import DataError, NotFound
 from zephon.io.dataset import Dataset
+from zephon.io.formats import Documents
 from zephon.seeds import permutation
 from zephon.types import Chunk, Column, Columns, Ragged
 
@@ -27,7 +28,7 @@ def read(dataset: Dataset, chunk: Chunk, bad: list[DataError] | None = None) -> 
     parts: list[dict[str, Column]] = []
     for shard, start, stop in chunk.pieces:
         try:
-            documents = dataset.format.read(dataset, shard, start, stop)
+            documents = _documents(dataset, shard, start, stop)
         except Exception as error:
             error.add_note(f"while reading dataset {dataset.name!r}, shard {dataset.shards[shard]!r}, {start} to {stop}")
             raise
@@ -47,6 +48,19 @@ def read(dataset: Dataset, chunk: Chunk, bad: list[DataError] | None = None) -> 
     if chunk.order_key is None or len(rows) < 2:
         return columns
     return columns.take(permutation(chunk.order_key, len(rows)))
+
+
+def _documents(dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
+    try:
+        return dataset.format.read(dataset, shard, start, stop)
+    except NotFound:
+        raise
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise NotFound(
+            f"{dataset.path(shard)} was there when the data was listed and is no file now: {error}",
+            follows="its documents would be missing",
+            remedy="restore the shard, or start a new run on the data as it is now",
+        ) from error
 
 
 def concatenate(columns: list[Column]) -> Column:
