@@ -43,20 +43,20 @@ def main() -> None:
 
 def _rows(prose: str, text: str, tokens: str, few: str, many: str, quick: bool):  # type: ignore[no-untyped-def]
     size = 4_000_000 if quick else 16_000_000
-    short, many_rounds = (2_000_000, 5) if quick else (4_000_000, 11)  # in a shorter pair the neighbours change less
+    short, rounds = (2_000_000, 5) if quick else (4_000_000, 11)  # in a shorter pair the neighbours change less
 
     def ratio(folder: str, cores: int) -> str:
-        few = {"folder": folder, "tokens": short if folder == prose else size, "rounds": many_rounds}
-        f, clock = in_child("text", cores, **few), in_child("stream", cores, **few)
+        how = {"folder": folder, "tokens": short if folder == prose else size, "rounds": rounds}
+        cpu, clock = in_child("text", cores, **how), in_child("stream", cores, **how)
         return (
-            f"{f['cpu']:.2f} of the floor by processor time ({f['loader_cpu']:.1f} of {f['floor_cpu']:.1f} Mtok/s per core), "
-            f"{clock['wall']:.2f} by the clock ({clock['loader']:.1f} of {clock['floor']:.1f} Mtok/s)"
+            f"{cpu['ratio']:.2f} of the floor by processor time ({cpu['loader']:.1f} of {cpu['floor']:.1f} Mtok/s per core), "
+            f"{clock['ratio']:.2f} by the clock ({clock['loader']:.1f} of {clock['floor']:.1f} Mtok/s)"
         )
 
     def elsewhere(**options: object) -> str:
         """In other processes, whose processor time is not counted here: by the clock alone."""
-        f = in_child("stream", 2, folder=prose, tokens=short, rounds=many_rounds, **options)
-        return f"{f['wall']:.2f} of the floor by the clock ({f['loader']:.1f} of {f['floor']:.1f} Mtok/s)"
+        f = in_child("stream", 2, folder=prose, tokens=short, rounds=rounds, **options)
+        return f"{f['ratio']:.2f} of the floor by the clock ({f['loader']:.1f} of {f['floor']:.1f} Mtok/s)"
 
     def pretokenized() -> str:
         f = in_child("tokens", 1, folder=tokens, tokens=size)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import clock, pairs, pin, resident_mb, settle
+from benchmarks.measure import clock, cost, pairs, pin, resident_mb, settle
 
 _BEGUN = time.perf_counter()
 
@@ -38,24 +38,23 @@ def take(batches: Any, tokens: int) -> int:
     return done
 
 
-def take_and_settle(batches: Any, tokens: int) -> int:
-    """Takes batches and waits until those read ahead have been made good, so that every token is paid for here."""
-    done = take(batches, tokens)
-    settle()
-    return done
-
-
-def text(folder: str, cores: int, tokens: int, rounds: int, **options: Any) -> dict[str, float]:
-    """Raw text against the floor; between rounds the loader stands still with its read-ahead full."""
+def beside_floor(folder: str, cores: int, options: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The floor, the loader and its batches, with all that is made once made."""
     from benchmarks.floor import Floor
 
     pin(cores)
     floor = Floor(sorted(Path(folder).glob("*.jsonl")), 2048, cores)
     loader = pipeline(folder, **options)
     batches = iter(loader)
-    take(batches, 2_000_000)
+    take(batches, 6_000_000)  # more than any runner has ready
     floor.run(2_000_000)
     settle()
+    return floor, loader, batches
+
+
+def text(folder: str, cores: int, tokens: int, rounds: int, **options: Any) -> dict[str, float]:
+    """Raw text against the floor by processor time; between rounds the loader stands still with its read-ahead full."""
+    floor, loader, batches = beside_floor(folder, cores, options)
     found = pairs(lambda: floor.run(tokens), lambda: take(batches, tokens), rounds)
     loader.close()
     return found
@@ -63,23 +62,16 @@ def text(folder: str, cores: int, tokens: int, rounds: int, **options: Any) -> d
 
 def stream(folder: str, cores: int, tokens: int, rounds: int, **options: Any) -> dict[str, float]:
     """Raw text against the floor by the clock; what lay ready is taken before, so that as much lies ready after as before."""
-    from benchmarks.floor import Floor
-
-    pin(cores)
-    floor = Floor(sorted(Path(folder).glob("*.jsonl")), 2048, cores)
-    loader = pipeline(folder, **options)
-    batches = iter(loader)
-    take(batches, 6_000_000)
-    floor.run(2_000_000)
+    floor, loader, batches = beside_floor(folder, cores, options)
     found = []
     for _ in range(rounds):
         settle()
         one = clock(lambda: floor.run(tokens))
-        take(batches, 6_000_000)  # more than any runner has ready
+        take(batches, 6_000_000)
         found.append((one, clock(lambda: take(batches, tokens))))
     loader.close()
     return {
-        "wall": statistics.median(one / other for one, other in found),
+        "ratio": statistics.median(one / other for one, other in found),
         "floor": 1 / min(one for one, _ in found),
         "loader": 1 / min(other for _, other in found),
     }
@@ -158,10 +150,9 @@ def lanes(folder: str, cores: int, lanes: int, tokens: int) -> dict[str, float]:
     batches = iter(loader)
     take(batches, lanes * 16 * 2048)
     settle()
-    spent = time.process_time()
     # At least one flush interval of every lane, else only what lies ready is taken.
-    done = take_and_settle(batches, max(tokens, lanes * 1_000_000))
-    found = {"cpu": (time.process_time() - spent) / done * 1e6, "mb": resident_mb() - before}
+    spent = cost(lambda: take(batches, max(tokens, lanes * 1_000_000)))
+    found = {"cpu": spent, "mb": resident_mb() - before}
     loader.close()
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import statistics
@@ -15,20 +14,12 @@ from typing import Any
 import psutil
 
 
-@dataclasses.dataclass(frozen=True)
-class Cost:
-    """Seconds of wall clock and of processor per million tokens."""
-
-    wall: float
-    cpu: float
-
-
-def cost(run: Callable[[], int]) -> Cost:
-    """Of a function that returns how many tokens it made, with all the work that goes on behind it."""
-    wall, cpu = time.perf_counter(), time.process_time()
+def cost(run: Callable[[], int]) -> float:
+    """Seconds of processor per million tokens of a function that returns how many it made, with all that goes on behind it."""
+    begun = time.process_time()
     tokens = run()
-    idle = settle()
-    return Cost((time.perf_counter() - wall - idle) / tokens * 1e6, (time.process_time() - cpu) / tokens * 1e6)
+    settle()
+    return (time.process_time() - begun) / tokens * 1e6
 
 
 def clock(run: Callable[[], int]) -> float:
@@ -38,31 +29,27 @@ def clock(run: Callable[[], int]) -> float:
     return (time.perf_counter() - begun) / tokens * 1e6
 
 
-def settle() -> float:
-    """Waits until nothing in this process works any more, as a loader's read-ahead does; returns how long nothing did."""
+def settle() -> None:
+    """Waits until nothing in this process works any more, as a loader's read-ahead does."""
     spent, since = time.process_time(), time.perf_counter()
-    while (idle := time.perf_counter() - since) < 0.02:  # longer than the process may be kept from its cores
+    while time.perf_counter() - since < 0.02:  # longer than the process may be kept from its cores
         time.sleep(0.001)
         now = time.process_time()
         if now - spent > 0.0002:  # this loop itself takes less
             since = time.perf_counter()
         spent = now
-    return idle
 
 
 def pairs(floor: Callable[[], int], loader: Callable[[], int], rounds: int) -> dict[str, float]:
-    """Takes both by turns; ratios are medians over the pairs, speeds the best of all rounds (Mtok/s).
+    """Processor time of both by turns: the median ratio over the pairs, and the best of all rounds (Mtok/s per core).
 
-    On a shared machine the wall clock says more about the neighbours; the ratio of processor time is what can be trusted.
+    On a shared machine the clock says more about the neighbours.
     """
     taken = [(cost(floor), cost(loader)) for _ in range(rounds)]
     return {
-        "floor": 1 / min(f.wall for f, _ in taken),
-        "loader": 1 / min(one.wall for _, one in taken),
-        "wall": statistics.median(f.wall / one.wall for f, one in taken),
-        "cpu": statistics.median(f.cpu / one.cpu for f, one in taken),
-        "floor_cpu": 1 / min(f.cpu for f, _ in taken),
-        "loader_cpu": 1 / min(one.cpu for _, one in taken),
+        "ratio": statistics.median(one / other for one, other in taken),
+        "floor": 1 / min(one for one, _ in taken),
+        "loader": 1 / min(other for _, other in taken),
     }
 
 

@@ -56,6 +56,13 @@ class RunDir:
     def read_json(self, *parts: str) -> Any:
         return json.loads(self.fs.cat_file(self.path(*parts)))
 
+    def find_json(self, *parts: str) -> Any:
+        """As ``read_json``, but None where there is no such file or it is torn."""
+        try:
+            return self.read_json(*parts)
+        except (FileNotFoundError, ValueError):
+            return None
+
     def write_json(self, *parts: str, data: Any) -> None:
         """Replaces a small file as a whole: a reader sees the old one or the new one."""
         self.write_bytes(*parts, data=(json.dumps(data, sort_keys=True, indent=2, ensure_ascii=False) + "\n").encode())
@@ -84,8 +91,7 @@ class RunDir:
         No two callers both get True on a local disk, nor on a store with conditional writes (S3 has them).
         """
         if not self.local:
-            text = json.dumps(data, sort_keys=True, indent=2, ensure_ascii=False)
-            return self._conditional(*parts, data=text.encode(), mode="create")
+            return self._conditional(*parts, data=data, mode="create")
         path = self.path(*parts)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         scratch = f"{path}.{uuid.uuid4().hex}.tmp"
@@ -115,12 +121,12 @@ class RunDir:
         if not version:
             self.write_json(*parts, data=data)
             return True
-        text = json.dumps(data, sort_keys=True, indent=2, ensure_ascii=False)
-        return self._conditional(*parts, data=text.encode(), IfMatch=version)
+        return self._conditional(*parts, data=data, IfMatch=version)
 
-    def _conditional(self, *parts: str, data: bytes, **condition: str) -> bool:
+    def _conditional(self, *parts: str, data: Any, **condition: str) -> bool:
+        text = json.dumps(data, sort_keys=True, indent=2, ensure_ascii=False)
         try:
-            self.fs.pipe_file(self.path(*parts), data, **condition)
+            self.fs.pipe_file(self.path(*parts), text.encode(), **condition)
         except (FileExistsError, FileNotFoundError):
             return False
         except OSError as error:

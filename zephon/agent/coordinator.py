@@ -247,10 +247,7 @@ class Coordinator:
 
     def _progress(self) -> dict[str, Any] | None:
         """The attempt's ``progress.json``; None before the first step."""
-        try:
-            found = self.rundir.read_json("attempts", RunDir.attempt_name(self.attempt), "progress.json")
-        except (FileNotFoundError, ValueError):
-            return None
+        found = self.rundir.find_json("attempts", RunDir.attempt_name(self.attempt), "progress.json")
         return found if isinstance(found, dict) and "step" in found else None
 
 
@@ -274,10 +271,7 @@ def note_stop(rundir: RunDir, attempt: int) -> None:
 
 def noted_stop(rundir: RunDir, attempt: int) -> Any:
     """The last such note, different for every stop; None when there was none."""
-    try:
-        return rundir.read_json("attempts", RunDir.attempt_name(attempt), "stop.json")
-    except (FileNotFoundError, ValueError):
-        return None
+    return rundir.find_json("attempts", RunDir.attempt_name(attempt), "stop.json")
 
 
 def newest_checkpoint(rundir: RunDir) -> int:

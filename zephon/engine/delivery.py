@@ -73,10 +73,11 @@ class Delivery:
         q = self.world.per_lane
         enough = True
         for number, lane in lanes.items():
-            taken = max((last for n, _, last in done if n == number), default=0) if done else 0
-            wanted = 0 if done and taken == shares[number].last else q - taken
-            if lane.ready < wanted or not wanted:
-                enough = lane.ensure(wanted) and enough
+            taken = 0
+            if done:
+                taken = max((last for n, _, last in done if n == number), default=0)
+                taken = q if taken == shares[number].last else taken
+            enough = lane.ensure(q - taken) and enough
         return enough or (not self.drop_last and any(lane.ready for lane in lanes.values()))
 
     def _rows(self, lane: Lane, share: Share, first: int, last: int) -> Rows | Block | None:

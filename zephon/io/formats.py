@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from zephon.io.dataset import Dataset
 
 
-OR_QUARANTINE = "or leave such documents out: on_error='quarantine' (data.on_error in an experiment)"
-
-
 class Documents(NamedTuple):
     """What a format read: row names, and the records or columns that belong to them (see `Columns`).
 
@@ -29,6 +26,14 @@ class Documents(NamedTuple):
     records: list[dict[str, object]] | None
     fields: dict[str, Column]
     bad: tuple[DataError, ...] = ()
+
+
+def bad_document(document: tuple[int, int], kind: str, what: str, *, follows: str, remedy: str) -> DataError:
+    """An error about one document, which can be left out as well. See `DataError` for ``document`` and ``kind``."""
+    out = "or leave such documents out: on_error='quarantine' (data.on_error in an experiment)"
+    error = DataError(what, follows=follows, remedy=f"{remedy}, {out}")
+    error.document, error.kind = document, kind
+    return error
 
 
 class Format(Protocol):

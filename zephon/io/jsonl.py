@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zephon.errors import DataError
 from zephon.fastjson import loads
-from zephon.io.formats import OR_QUARANTINE, Documents
+from zephon.io.formats import Documents, bad_document
 from zephon.io.held import Held, listing_of
 from zephon.io.storage import read_range, read_scratch
 
@@ -164,13 +164,13 @@ def _one_by_one(dataset: Dataset, shard: int, offset: int, lines: Sequence[bytes
 
 
 def _bad_line(dataset: Dataset, shard: int, offset: int, why: str, detail: str = "") -> DataError:
-    error = DataError(
+    return bad_document(
+        (shard, offset),
+        f"a line {why}",
         f"line at byte {offset} of {dataset.path(shard)}{_line_number(dataset, shard, offset)} {why}{detail}",
         follows="the document would be left out without a word",
-        remedy=f"mend the line, remove it before a new run begins, {OR_QUARANTINE}",
+        remedy="mend the line, remove it before a new run begins",
     )
-    error.document, error.kind = (shard, offset), f"a line {why}"
-    return error
 
 
 def _line_number(dataset: Dataset, shard: int, offset: int) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from zephon.errors import DataError
-from zephon.io.formats import OR_QUARANTINE, Documents
+from zephon.io.formats import Documents, bad_document
 from zephon.io.held import Held, listing_of
 from zephon.io.storage import read_range
 from zephon.types import Array
@@ -148,13 +148,13 @@ def _array(data: bytes, dtype: str | None = None, shape: str | None = None) -> A
 
 
 def _bad_sample(dataset: Dataset, shard: int, row: int, cause: Exception) -> DataError:
-    error = DataError(
+    return bad_document(
+        (shard, row),
+        f"a sample cannot be decoded: {type(cause).__name__}",
         f"sample {row} of {dataset.path(shard)} cannot be decoded: {cause}",
         follows="the document would be left out without a word",
-        remedy=f"mend the shard, remove the sample before a new run begins, {OR_QUARANTINE}",
+        remedy="mend the shard, remove the sample before a new run begins",
     )
-    error.document, error.kind = (shard, row), f"a sample cannot be decoded: {type(cause).__name__}"
-    return error
 
 
 def _unzstd(raw: bytes) -> bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zephon.errors import ConfigError, DataError
-from zephon.io.formats import OR_QUARANTINE, Documents
+from zephon.io.formats import Documents, bad_document
 from zephon.io.held import Held, listing_of
 from zephon.io.storage import is_local
 from zephon.types import Column, Ragged
@@ -111,13 +111,13 @@ def _garbled(arrow: Any, table: Any) -> dict[int, str]:
 
 
 def _bad_row(dataset: Dataset, shard: int, row: int, why: str) -> DataError:
-    error = DataError(
+    return bad_document(
+        (shard, row),
+        f"a row's {why.partition(':')[0]}",
         f"row {row} of {dataset.path(shard)}, {why}",
         follows="the document would be left out or garbled",
-        remedy=f"mend the row, remove it before a new run begins, {OR_QUARANTINE}",
+        remedy="mend the row, remove it before a new run begins",
     )
-    error.document, error.kind = (shard, row), f"a row's {why.partition(':')[0]}"
-    return error
 
 
 def _group(file: Any, lock: threading.Lock, group: int) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zephon.errors import DataError
 from zephon.fastjson import loads
-from zephon.io.formats import OR_QUARANTINE, Documents
+from zephon.io.formats import Documents, bad_document
 from zephon.io.held import Held, listing_of
 from zephon.io.storage import is_local, read_range
 
@@ -105,10 +105,10 @@ def _value(kind: str, data: bytes) -> Any:
 
 
 def _bad_document(dataset: Dataset, shard: int, row: int, key: str, cause: Exception) -> DataError:
-    error = DataError(
+    return bad_document(
+        (shard, row),
+        f"a member cannot be decoded: {type(cause).__name__}",
         f"document {key!r} of {dataset.path(shard)} cannot be decoded: {cause}",
         follows="the document would be left out without a word",
-        remedy=f"mend it, remove it before a new run begins, {OR_QUARANTINE}",
+        remedy="mend it, remove it before a new run begins",
     )
-    error.document, error.kind = (shard, row), f"a member cannot be decoded: {type(cause).__name__}"
-    return error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zephon.errors import DataError
-from zephon.io.formats import OR_QUARANTINE, Documents
+from zephon.io.formats import Documents, bad_document
 from zephon.io.storage import read_range
 
 if TYPE_CHECKING:
@@ -30,10 +30,11 @@ class Text:
         try:
             return Documents([0], None, {"text": [data.decode("utf-8-sig")]})
         except UnicodeDecodeError as cause:
-            error = DataError(
+            error = bad_document(
+                (shard, 0),
+                "a file is not UTF-8",
                 f"{path} is not UTF-8: {cause}",
                 follows="the document would be left out or garbled",
-                remedy=f"convert the file to UTF-8, keep it out of the dataset, {OR_QUARANTINE}",
+                remedy="convert the file to UTF-8, keep it out of the dataset",
             )
-            error.document, error.kind = (shard, 0), "a file is not UTF-8"
             return Documents([], None, {"text": []}, (error,))

@@ -72,8 +72,7 @@ def one_line(status: RunStatus) -> str:
 
 def _worth_saying(status: RunStatus) -> bool:
     """Whether one line has room for the message: it says why nothing trains, or why a run is done before its last step."""
-    early = status.state == "DONE" and status.step < status.steps
-    return early or status.state in ("QUEUED", "STARTING", "RUNNING", "DRAINING", "FAILED")
+    return status.early or status.state in ("QUEUED", "STARTING", "RUNNING", "DRAINING", "FAILED")
 
 
 def panel(status: RunStatus) -> Table:
@@ -96,7 +95,7 @@ def panel(status: RunStatus) -> Table:
         + (f", {duration(status.eta_s)} left" if status.eta_s else ""),
     ]
     table.add_row(*numbers)
-    if status.message and (status.state not in ("TRAINING", "DONE") or _worth_saying(status)):
+    if status.message and (status.state not in ("TRAINING", "DONE") or status.early):
         table.add_row("", status.message)
     if status.stages:
         table.add_row("", stages_text(status.stages))

@@ -120,10 +120,7 @@ def _one_at_a_time(rundir: RunDir) -> Iterator[None]:
 
 def read_lease(rundir: RunDir) -> dict[str, Any] | None:
     """The lease as it stands, if there is one; what is not a lease holds nothing."""
-    try:
-        found = rundir.read_json("lease.json")
-    except (FileNotFoundError, ValueError):
-        return None
+    found = rundir.find_json("lease.json")
     return found if isinstance(found, dict) and found.keys() >= _NAMES else None
 
 

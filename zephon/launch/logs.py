@@ -43,7 +43,7 @@ def show(rundir: RunDir, arguments: Arguments, console: Console) -> int:
             copied = _fetched(rundir, status.attempt, Path(folder))
             _print(copied, {}, rank, level, console)
         return 0
-    _print_files(rundir, directory, arguments, console)
+    _print_files(rundir, directory, rank, level, console, follow=arguments.has("--follow"))
     return 0
 
 
@@ -65,11 +65,10 @@ def _first_error(status: RunStatus, console: Console) -> None:
         console.print(f"first error: {status.error}", style="bold red", markup=False, highlight=False)
 
 
-def _print_files(rundir: RunDir, directory: Path, arguments: Arguments, console: Console) -> None:
-    rank, level = _filters(arguments)
+def _print_files(rundir: RunDir, directory: Path, rank: str | None, level: str, console: Console, *, follow: bool) -> None:
     tails: dict[Path, Tail] = {}
     while True:
-        live = arguments.has("--follow") and look(rundir).state in LIVE
+        live = follow and look(rundir).state in LIVE
         _print(directory, tails, rank, level, console)
         if not live:
             return
@@ -103,7 +102,7 @@ def show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     directory = Path(rundir.path("attempts", RunDir.attempt_name(status.attempt), "logs"))
     files = rundir.local and directory.exists()
     if files:
-        _print_files(rundir, directory, arguments, console)
+        _print_files(rundir, directory, rank, level, console, follow=arguments.has("--follow"))
         if rank is not None or arguments.has("--follow"):
             return 0
     for index in [int(rank)] if rank is not None else range(status.target):

@@ -211,10 +211,7 @@ def fingerprint(value: Any) -> str:
 
 def read_record(rundir: RunDir, name: str) -> dict[str, Any] | None:
     """``stages/NAME.json`` as it stands."""
-    try:
-        found: dict[str, Any] = rundir.read_json("stages", f"{name}.json")
-    except (FileNotFoundError, ValueError):
-        return None
+    found: dict[str, Any] | None = rundir.find_json("stages", f"{name}.json")
     return found
 
 
@@ -224,11 +221,8 @@ def read_turns(rundir: RunDir, attempt: int) -> dict[str, Any]:
     ``stages`` is a list of [name, state], ``node`` has the turn number ``turn`` at ``stage``, and
     ``finish`` is how the run has ended. Empty before its first word.
     """
-    try:
-        found: dict[str, Any] = rundir.read_json("attempts", RunDir.attempt_name(attempt), "stages.json")
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found
+    found: dict[str, Any] | None = rundir.find_json("attempts", RunDir.attempt_name(attempt), "stages.json")
+    return {} if found is None else found
 
 
 def is_current(rundir: RunDir, stage: Stage, inputs_sha256: str) -> bool:

@@ -61,6 +61,11 @@ class RunStatus:
     resize: dict[str, Any] | None = None
     stages: dict[str, str] = dataclasses.field(default_factory=dict)
 
+    @property
+    def early(self) -> bool:
+        """Whether the run is done before its last step; the message says why."""
+        return self.state == "DONE" and self.step < self.steps
+
 
 def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
     """The status of a run.
@@ -79,7 +84,7 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
         )
     attempt = attempts[-1]
     where = ("attempts", RunDir.attempt_name(attempt))
-    spec = _json(rundir, *where, "spec.json") or {}
+    spec = rundir.find_json(*where, "spec.json") or {}
     progress = _newest_progress(rundir, attempts)
     fresh = progress is not None and progress["attempt"] == attempt
     supervisor = read_state(rundir, attempt)
@@ -124,7 +129,7 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
 
 def data_end(rundir: RunDir) -> int | None:
     """The steps that the data was enough for, where that was found to be fewer than wanted."""
-    found = _json(rundir, "data_end.json")
+    found = rundir.find_json("data_end.json")
     return None if found is None else int(found["step"])
 
 
@@ -152,7 +157,7 @@ def _stages(supervisor: dict[str, Any]) -> dict[str, str]:
 
 def _newest_progress(rundir: RunDir, attempts: list[int]) -> dict[str, Any] | None:
     for attempt in reversed(attempts):
-        found = _json(rundir, "attempts", RunDir.attempt_name(attempt), "progress.json")
+        found = rundir.find_json("attempts", RunDir.attempt_name(attempt), "progress.json")
         if found is not None:
             return {**found, "attempt": attempt}
     return None
@@ -200,14 +205,6 @@ def _last_error(rundir: RunDir, attempt: int) -> str:
     return ""
 
 
-def _json(rundir: RunDir, *parts: str) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = rundir.read_json(*parts)
-    except (FileNotFoundError, ValueError):
-        return None
-    return found
-
-
 def find_run(name: str | None, runs: str) -> RunDir:
     """The run directory of a name below ``runs``, of a path, or, without a name, of the run started last.
 
@@ -253,5 +250,5 @@ def absolute(url: str) -> str:
 
 def _started(rundir: RunDir) -> float:
     attempts = rundir.attempts()
-    found = _json(rundir, "attempts", RunDir.attempt_name(attempts[-1]), "environment.json") if attempts else None
+    found = rundir.find_json("attempts", RunDir.attempt_name(attempts[-1]), "environment.json") if attempts else None
     return float(found["time"]) if found else 0.0

@@ -218,8 +218,7 @@ def status_table(found: RunStatus) -> Table:
     rows: list[tuple[str, Any]] = []
     if found.error:
         rows.append(("last error", first_line(found.error)))
-    early = found.state == "DONE" and found.step < found.steps
-    told = first_line(found.message) if (found.state not in ("TRAINING", "DONE") or early) and not found.error else ""
+    told = first_line(found.message) if (found.state not in ("TRAINING", "DONE") or found.early) and not found.error else ""
     rows += [
         ("run", f"{found.name}  ({found.url})"),
         ("state", found.state + (f": {told}" if told else "")),

@@ -223,12 +223,17 @@ def joined(parts: Sequence[Rows]) -> Rows:
     )
 
 
+def one_batch(spec: RunSpec) -> str:
+    """What a global batch takes, in words."""
+    wanted = f"{spec.global_batch_size} sequences of {spec.pipeline.context_length} tokens"
+    return f"{wanted}, dealt to {spec.lanes.count} lanes"
+
+
 def nothing_to_train_on(spec: RunSpec) -> DataError:
     """The data has ended before the first step."""
-    wanted = f"{spec.global_batch_size} sequences of {spec.pipeline.context_length} tokens"
     return DataError(
-        f"the data ends before the first step: it is not enough for {wanted}, "
-        f"dealt to {spec.lanes.count} lanes in chunks of {spec.data.chunk_bytes:,} bytes",
+        f"the data ends before the first step: it is not enough for {one_batch(spec)} "
+        f"in chunks of {spec.data.chunk_bytes:,} bytes",
         follows="the run would be done without having trained anything",
         remedy="use smaller chunks (data.chunk_bytes), fewer lanes, more data, or data.exhausted=repeat",
     )

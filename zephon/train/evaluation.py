@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from zephon.errors import ConfigError, ZephonError
-from zephon.train.data import GlobalStep, agree, report
+from zephon.train.data import GlobalStep, agree, one_batch, report
 from zephon.train.reduction import block_size
 from zephon.train.session import Session
 
@@ -77,10 +77,8 @@ class Evaluation:
         finally:
             feed.close()
         if not tokens:
-            spec = self._session.spec
             raise ConfigError(
-                f"trainer.eval_data is not enough for one global batch: {spec.global_batch_size} sequences of "
-                f"{spec.pipeline.context_length} tokens, dealt to {spec.lanes.count} lanes",
+                f"trainer.eval_data is not enough for one global batch: {one_batch(self._session.spec)}",
                 follows="there would be nothing to evaluate on",
                 remedy="give more held-out text, or leave trainer.eval_every out",
             )

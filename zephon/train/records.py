@@ -7,8 +7,9 @@ every step of every checkpoint, and what a crash costs is trained, and recorded,
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,8 @@ class Records:
 
     def write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
         """One step. What goes wrong becomes the session's fault: all ranks are told before the next step, and end together."""
-        try:
-            with session.clock("record"):
-                self._write(session, step, update, held_out)
-        except ZephonError as error:
-            session.fault = error
-        except OSError as error:
-            session.fault = _unwritable(session, error)
+        with _told(session), session.clock("record"):
+            self._write(session, step, update, held_out)
 
     def push(self, session: Session) -> None:
         """Before a checkpoint: the run directory has every step so far."""
@@ -85,13 +81,9 @@ class Records:
         """Where the data has ended before the last step: how far it went, and what was left out behind it, which no step's
         line can say."""
         said = {"step": session.step, "steps": session.spec.trainer.steps, "attempt": self._attempt}
-        try:
+        with _told(session):
             session.job.fence()
             self._run.write_json("data_end.json", data={**said, "left_out": {}, **named(session.left_behind)})
-        except ZephonError as error:
-            session.fault = error
-        except OSError as error:
-            session.fault = _unwritable(session, error)
 
     def close(self) -> None:
         for sink in self._sinks:
@@ -111,6 +103,17 @@ class Records:
             values |= {"eval_loss": held_out.loss, "eval_tokens": held_out.tokens}
         for sink in self._sinks:
             sink.write(step.step, values)
+
+
+@contextlib.contextmanager
+def _told(session: Session) -> Iterator[None]:
+    """What goes wrong inside becomes the session's fault."""
+    try:
+        yield
+    except ZephonError as error:
+        session.fault = error
+    except OSError as error:
+        session.fault = _unwritable(session, error)
 
 
 def measured(session: Session, step: GlobalStep, update: Update) -> dict[str, Any]:
