@@ -20,7 +20,7 @@ lint: $(STAMP)
 
 # Under four minutes on one CUDA device; exits 1 where there is none.
 check-gpu: $(STAMP)
-	$(BIN)/python -m zephon.train.check_gpu
+	$(BIN)/python -m benchmarks.check_gpu
 
 # The loader without the interpreter lock, with what has a build for it: not orjson, fastokens, zstandard, nor torch here.
 FREE_PYTHON ?= python3.14t

@@ -23,8 +23,8 @@ import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
 
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
 from zephon.train import distributed
 from zephon.train.feed import job_for
 from zephon.train.session import Session, build

@@ -122,8 +122,8 @@ def state(folder: str, cores: int) -> dict[str, float]:
 
 def restore(folder: str, cores: int, step: int, lanes: int) -> dict[str, float]:
     """Seconds to restore a state in the middle of a flush interval and deliver the first batch; tokenizer built before."""
+    from zephon.cursor import Cursor
     from zephon.ops.tokenizers import load_tokenizer
-    from zephon.state import Cursor
 
     pin(cores)
     load_tokenizer("gpt2").encode(["warm"])

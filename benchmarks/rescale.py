@@ -27,13 +27,13 @@ from typing import Any
 
 import psutil
 
-from zephon.agent.events import read_events
-from zephon.launch import session
-from zephon.launch.compose import compose
-from zephon.launch.schedulers import local
+from zephon.launch import start as session
+from zephon.launch.backends.local import scheduler as local
+from zephon.launch.config.compose import compose
 from zephon.launch.status import look
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.directory import RunDir
+from zephon.run.events import read_events
+from zephon.spec.experiment import RunSpec
 
 PARTS = ("drain", "save", "membership", "restore", "first_step")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from zephon.ledger import read_ledger
 from zephon.report.legs import rows, sentence, table
 from zephon.report.picture import loss_picture
+from zephon.run.ledger import read_ledger
 
 LEG_TIMEOUT_S = 600
 

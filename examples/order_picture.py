@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource, TokenEstimation
-from zephon.state import Cursor
+from zephon.cursor import Cursor
 
 LANES, BATCH, FLUSH, CHUNKS, SAVED_AFTER = 2, 4, 3, 9, 2
 SIZES = {"web": 9, "code": 4}

@@ -26,7 +26,7 @@ def elastic(
     from pathlib import Path
 
     from zephon.launch.appdef import app_def
-    from zephon.spec import RunSpec
+    from zephon.spec.experiment import RunSpec
 
     text = spec if spec.lstrip().startswith("{") else Path(spec).read_text(encoding="utf-8")
     resolved = RunSpec.from_dict(json.loads(text))

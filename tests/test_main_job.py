@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from zephon.ledger import compare, read_ledger
+from zephon.run.ledger import compare, read_ledger
 
 pytestmark = pytest.mark.slow
 

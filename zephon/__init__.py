@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zephon.batch import SampleBatch
+    from zephon.cursor import merge_states
     from zephon.io import Dataset, InMemoryShard
     from zephon.ops.records import SampleMeta, SampleRecord
-    from zephon.pipeline import Pipeline
-    from zephon.state import merge_states
+    from zephon.pipeline.pipeline import Pipeline
     from zephon.work import MixtureSpec, StaticMixtureWorkSource, TokenEstimation, WorkSource
 
 __all__ = [
@@ -36,8 +36,8 @@ _HOMES = {
     "zephon.batch": ("SampleBatch",),
     "zephon.io": ("Dataset", "InMemoryShard"),
     "zephon.ops.records": ("SampleMeta", "SampleRecord"),
-    "zephon.pipeline": ("Pipeline",),
-    "zephon.state": ("merge_states",),
+    "zephon.pipeline.pipeline": ("Pipeline",),
+    "zephon.cursor": ("merge_states",),
     "zephon.work": ("MixtureSpec", "StaticMixtureWorkSource", "TokenEstimation", "WorkSource"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

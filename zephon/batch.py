@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from zephon.ops.block import Block, Part
-from zephon.ops.packing.pool import fields_differ
-from zephon.state import RankState
+from zephon.cursor import RankState
 from zephon.types import Array, Column, IntArray, LeftOut, Ragged
 
 
@@ -83,156 +80,177 @@ class SampleBatch:
         return np.arange(ids.shape[1], dtype=np.int32) - begins
 
     def to_training(self, **options: Any) -> dict[str, Any]:
-        """Tensors for a training step (arrays where torch is absent); see `zephon.training.to_training` for the options."""
-        from zephon.training import to_training
-
+        """Tensors for a training step (arrays where torch is absent); see `zephon.batch.to_training` for the options."""
         return to_training(self, **options)
 
 
-class Slab:
-    """Packed rows copied together in order, of which batches are slices. Which datasets their segments are from is left out.
+_TOKEN_FIELDS = ("input_ids", "tokens", "token_ids", "ids")
+
+
+def to_training(
+    batch: SampleBatch,
+    *,
+    tokens_field: str = "auto",
+    return_labels: bool = False,
+    dtype: Any = "auto",
+    extra_fields: Sequence[str] = (),
+    ignore_index: int = -100,
+    rename_fields: Mapping[str, str] | None = None,
+    flatten: bool = False,
+    exclude_fields: Sequence[str] = (),
+    return_num_valid_tokens: bool = False,
+    return_loss_mask: bool = False,
+    return_cu_seqlens: bool = False,
+    return_padding_mask: bool = False,
+    eos_mask_loss: bool = False,
+    eos_token_id: int | None = None,
+    position_mode: str = "preserve",
+) -> dict[str, Any]:
+    """The tensors of one microbatch.
+
+    With B rows of T tokens: ``input_ids`` [B, T] int64, or with labels [B, T - 1], being all tokens but the last, and
+    ``labels`` [B, T - 1], all but the first, with ``ignore_index`` where nothing is to be learned: padding (by position,
+    never by id), zero-weight rows, a ``loss_mask`` of 0, and with ``eos_mask_loss`` wherever the input is EOS.
+    ``positions`` [B, T or T - 1] restart at 0 for each document, or run through each row with
+    ``position_mode="sequence"``.
 
     Args:
-        fields: arrays [rows, length] by name.
-        starts: where segments begin in each row.
-        used: int64[rows], tokens before the padding.
-        counts: int64[rows, datasets], each row's tokens by dataset.
-    """
-
-    def __init__(self, fields: dict[str, Array], starts: Ragged, used: IntArray, counts: IntArray) -> None:
-        self.fields, self.starts, self.used, self.counts = fields, starts, used, counts
-        sums = np.zeros((len(counts) + 1, counts.shape[1]), np.int64)
-        np.cumsum(counts, axis=0, out=sums[1:])
-        # Before each row, and behind the last: plain numbers, as they are asked for one by one.
-        self.sums: list[list[int]] = sums.tolist()
-        self.edges: list[int] = starts.offsets.tolist()
-
-    def __len__(self) -> int:
-        return len(self.used)
-
-    def block(self, first: int, last: int) -> Block:
-        """Some of the rows as a block."""
-        part = Part(dict(self.fields), np.empty(0, np.int64), self.starts, self.used)
-        return Block([part], np.zeros(last - first, np.int64), np.arange(first, last), self.counts[first:last])
-
-
-class Rows:
-    """Consecutive rows of a slab."""
-
-    __slots__ = ("_tokens", "first", "last", "slab")
-
-    def __init__(self, slab: Slab, first: int, last: int) -> None:
-        self.slab, self.first, self.last = slab, first, last
-        self._tokens: list[int] | None = None
-
-    def __len__(self) -> int:
-        return self.last - self.first
-
-    def tokens(self) -> list[int]:
-        """Tokens of all rows together, by dataset."""
-        if self._tokens is None:
-            sums = self.slab.sums
-            self._tokens = [*map(operator.sub, sums[self.last], sums[self.first])]
-        return self._tokens
-
-    def gather(self) -> tuple[dict[str, Column], Ragged, IntArray]:
-        """Fields, segment starts and used lengths, as views."""
-        slab, first, last = self.slab, self.first, self.last
-        begin = slab.edges[first]
-        starts = Ragged(slab.starts.values[begin : slab.edges[last]], slab.starts.offsets[first : last + 1] - begin)
-        return {name: array[first:last] for name, array in slab.fields.items()}, starts, slab.used[first:last]
-
-
-def collect(block: Block) -> Slab:
-    """Copies packed rows, all with the same fields, into a slab."""
-    # Every row's number when the rows of all parts are laid end to end.
-    edges = np.zeros(len(block.parts) + 1, np.int64)
-    np.cumsum([len(part) for part in block.parts], out=edges[1:])
-    numbers = edges[block.part] + block.row
-    fields = {name: _scattered([part.fields[name] for part in block.parts], edges, numbers) for name in block.parts[0].fields}
-    used = np.concatenate([part.used for part in block.parts if part.used is not None])[numbers]
-    starts = Ragged.joined([part.starts for part in block.parts if part.starts is not None]).take(numbers)
-    return Slab(fields, starts, used, block.counts)
-
-
-def _scattered(columns: list[Any], edges: IntArray, numbers: IntArray) -> Array:
-    """The rows with these numbers, all different, in their order.
-
-    Copied a column at a time: each copy gives up the interpreter lock and waits for it again, which for each single row would
-    take longer than the copy.
-    """
-    order = numbers.argsort()
-    ascending = numbers[order]
-    ends = ascending.searchsorted(edges).tolist()
-    out = np.empty((len(numbers), *columns[0].shape[1:]), np.result_type(*columns))
-    for column, edge, first, last in zip(columns, edges.tolist(), ends[:-1], ends[1:], strict=False):
-        if last - first == len(column):
-            out[order[first:last]] = column
-        elif first < last:
-            out[order[first:last]] = column[ascending[first:last] - edge]
-    return out
-
-
-def gather(block: Block | Rows) -> tuple[dict[str, Column], Ragged | None, IntArray]:
-    """Copies a block's elements out of its parts: fields, segment starts, used lengths.
+        tokens_field: name of the tokens, or "auto" for the first of input_ids, tokens, token_ids, ids.
+        dtype: NumPy or torch dtype of the tokens; "auto" is int64.
+        extra_fields: further columns to hand over under their own names.
+        rename_fields: old name to new name, applied last.
+        flatten: [1, B * T] instead of [B, T], for kernels that take one long row with ``cu_seqlens``.
+        return_num_valid_tokens: adds ``num_valid_tokens`` (int), labels that count.
+        return_loss_mask: adds ``loss_mask`` float32, 1 where the label counts.
+        return_cu_seqlens: adds ``cu_seqlens`` int32 and ``max_seqlen`` (int), segments of the flattened inputs.
+        return_padding_mask: adds ``padding_mask`` bool, True on padding.
 
     Raises:
-        DataError: packed rows that do not all have the same fields.
+        ValueError: something that needs labels without ``return_labels``; missing or misaligned fields; renames that
+            collide; positions that do not start at 0.
     """
-    if isinstance(block, Rows):
-        return block.gather()
-    places = list(zip(block.part.tolist(), block.row.tolist(), strict=True))
-    if block.parts[0].starts is None:
-        return _documents(block, places), None, block.used()
-    fields: dict[str, Column] = {}
-    names = set(block.parts[0].fields)
-    for part in block.parts:
-        if set(part.fields) != names:
-            raise fields_differ(sorted(names ^ set(part.fields))[0])
-    for name, column in block.parts[0].fields.items():
-        assert isinstance(column, np.ndarray)
-        out = np.empty((len(places), *column.shape[1:]), column.dtype)
-        for i, (number, row) in enumerate(places):
-            out[i] = block.parts[number].fields[name][row]
-        fields[name] = out
-    segments = []
-    for number, row in places:
-        starts = _starts(block, number)
-        segments.append(starts.values[starts.offsets[row] : starts.offsets[row + 1]])
-    offsets = np.zeros(len(places) + 1, np.int64)
-    np.cumsum([len(segment) for segment in segments], out=offsets[1:])
-    return fields, Ragged(np.concatenate(segments), offsets), block.used()
+    for wanted, name in (
+        (return_loss_mask, "return_loss_mask"),
+        (return_num_valid_tokens, "return_num_valid_tokens"),
+        (eos_mask_loss, "eos_mask_loss"),
+    ):
+        if wanted and not return_labels:
+            raise ValueError(f"{name}=True needs return_labels=True: there is no label it could speak of")
+    if eos_mask_loss and eos_token_id is None:
+        raise ValueError("eos_mask_loss=True needs eos_token_id=")
+    if position_mode not in ("preserve", "sequence"):
+        raise ValueError(f"position_mode={position_mode!r}; use 'preserve' or 'sequence'")
+    name, tokens = _tokens(batch, tokens_field)
+    length = tokens.shape[1] - 1 if return_labels else tokens.shape[1]
+    inputs = tokens[:, :length]
+    used = batch.used[:, None]
+    real = np.arange(len(batch))[:, None] < batch.real_rows
+    out: dict[str, Any] = {"input_ids": inputs}
+    if return_labels:
+        counts = _label_mask(batch, tokens, used, real, length)
+        if eos_mask_loss:
+            counts &= inputs != eos_token_id
+        out["labels"] = np.where(counts, tokens[:, 1:].astype(np.int64), ignore_index)
+        if return_loss_mask:
+            out["loss_mask"] = counts.astype(np.float32)
+        if return_num_valid_tokens:
+            out["num_valid_tokens"] = int(counts.sum())
+    positions = _positions(batch, length, position_mode)
+    if positions is not None:
+        out["positions"] = positions
+    if return_cu_seqlens:
+        out["cu_seqlens"], out["max_seqlen"] = _cu_seqlens(inputs.shape, positions)
+    if return_padding_mask:
+        out["padding_mask"] = (np.arange(length) >= used) | ~real
+    for extra in extra_fields:
+        out[extra] = _extra(batch, extra, length, tokens.shape[1])
+    for excluded in exclude_fields:
+        out.pop(excluded, None)
+    if flatten:
+        flat = {k: v for k, v in out.items() if isinstance(v, np.ndarray) and v.shape[:2] == inputs.shape}
+        out.update({k: v.reshape(1, -1, *v.shape[2:]) for k, v in flat.items()})
+    return _renamed(_tensors(out, dtype), rename_fields or {})
 
 
-def _documents(block: Block, places: list[tuple[int, int]]) -> dict[str, Column]:
-    """Columns of documents; numbers of one length as an array [rows, length], everything else as lists. Missing is None."""
-    rows: list[dict[str, Any]] = []
-    for number, row in places:
-        part = block.parts[number]
-        held = part.documents.records[row] if part.documents is not None and part.documents.records is not None else {}
-        rows.append({**held, **{name: column[row] for name, column in part.fields.items()}})
-    columns: dict[str, Column] = {}
-    for name in dict.fromkeys(name for row in rows for name in row):
-        values = [row.get(name) for row in rows]
-        alike = all(isinstance(v, np.ndarray) and v.ndim == 1 and v.shape == values[0].shape for v in values)  # type: ignore[union-attr]
-        columns[name] = np.stack(values) if alike else values  # type: ignore[arg-type]
-    return columns
+def _tokens(batch: SampleBatch, field: str) -> tuple[str, Array]:
+    names = _TOKEN_FIELDS if field == "auto" else (field,)
+    found = next((name for name in names if name in batch.fields), None)
+    if found is None:
+        raise ValueError(f"the batch has no tokens under {' or '.join(names)}; it has {sorted(batch.fields)}")
+    column = batch.fields[found]
+    if not isinstance(column, np.ndarray) or column.ndim != 2:
+        raise ValueError(f"{found!r} holds rows of different lengths; pack or pad them before batch")
+    return found, column
 
 
-def _starts(block: Block, part: int) -> Ragged:
-    starts = block.parts[part].starts
-    assert starts is not None
-    return starts
+def _label_mask(batch: SampleBatch, tokens: Array, used: Array, real: Array, length: int) -> Array:
+    counts: Array = (np.arange(1, length + 1) < used) & real
+    if "loss_mask" in batch.fields:
+        mask = np.asarray(batch.fields["loss_mask"])
+        if mask.shape != tokens.shape:
+            raise ValueError(f"loss_mask has shape {mask.shape}, the tokens {tokens.shape}")
+        counts = counts & (mask[:, 1:] != 0)
+    return counts
 
 
-def zero_weight(like: Mapping[str, Column] | None, rows: int, length: int) -> tuple[dict[str, Column], Ragged, IntArray]:
-    """Rows of padding only, for a rank that runs more forwards than it owns sequences.
+def _positions(batch: SampleBatch, length: int, mode: str) -> Array | None:
+    if mode == "sequence":
+        return np.broadcast_to(np.arange(length, dtype=np.int32), (len(batch), length)).copy()
+    positions = batch.payload.get("positions")
+    if positions is None:
+        return None
+    if len(positions) and positions[:, 0].any():
+        raise ValueError("positions must start at 0 in every row")
+    shown: Array = positions[:, :length]
+    return shown
 
-    Args:
-        like: fields of a real batch, so that these rows have the same; None for tokens alone.
-    """
-    fields: dict[str, Column] = {"input_ids": np.zeros((rows, length), np.uint32)}
-    for name, column in (like or {}).items():
-        shaped = isinstance(column, np.ndarray)
-        fields[name] = np.zeros((rows, *column.shape[1:]), column.dtype) if shaped else [None] * rows  # type: ignore[union-attr]
-    return fields, Ragged(np.zeros(rows, np.int32), np.arange(rows + 1)), np.zeros(rows, np.int64)
+
+def _cu_seqlens(shape: tuple[int, ...], positions: Array | None) -> tuple[Array, int]:
+    if positions is None:
+        raise ValueError("return_cu_seqlens=True needs rows with positions; pack them with emit_positions=True")
+    begins = np.flatnonzero(positions.reshape(-1) == 0)
+    cu = np.append(begins, shape[0] * shape[1]).astype(np.int32)
+    return cu, int(np.diff(cu).max(initial=0))
+
+
+def _extra(batch: SampleBatch, name: str, length: int, full: int) -> Any:
+    if name not in batch.payload:
+        raise ValueError(f"the batch has no field {name!r}; it has {sorted(batch.payload)}")
+    value = batch.payload[name]
+    if isinstance(value, np.ndarray) and value.ndim >= 2 and value.shape[1] == full:
+        return value[:, :length]
+    return value
+
+
+def _renamed(out: dict[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
+    for old, new in renames.items():
+        if old not in out:
+            raise ValueError(f"rename_fields names {old!r}, which is not there; there are {sorted(out)}")
+        if new in out and new not in renames:
+            raise ValueError(f"renaming {old!r} to {new!r} would hide the field of that name")
+    if len(set(renames.values())) < len(renames):
+        raise ValueError(f"rename_fields gives one name twice: {sorted(renames.values())}")
+    return {renames.get(name, name): value for name, value in out.items()}
+
+
+def _tensors(out: dict[str, Any], dtype: Any) -> dict[str, Any]:
+    """NumPy to torch where torch is; token ids become int64 or what was asked for."""
+    try:
+        import torch
+    except ImportError:
+        wanted = np.int64 if dtype == "auto" else dtype
+        return {k: v.astype(wanted) if k in ("input_ids", "labels") else v for k, v in out.items()}
+    if not (isinstance(dtype, torch.dtype) or dtype == "auto"):
+        dtype = torch.from_numpy(np.empty(0, np.dtype(dtype))).dtype
+    tensors = {}
+    for name, value in out.items():
+        if not isinstance(value, np.ndarray):
+            tensors[name] = value
+        elif value.dtype.kind not in "iufb":
+            tensors[name] = value.tolist()  # text and other objects stay as they are
+        elif name in ("input_ids", "labels"):
+            tensor = torch.from_numpy(value.astype(np.int64))
+            tensors[name] = tensor if dtype == "auto" else tensor.to(dtype)
+        else:
+            tensors[name] = torch.from_numpy(np.ascontiguousarray(value))
+    return tensors

@@ -19,10 +19,10 @@ import pytest
 
 from tests.agent.toy import WORKER, toy_spec
 from zephon.agent.coordinator import Coordinator
-from zephon.agent.events import read_events
 from zephon.agent.link import Link
 from zephon.agent.membership import Finish
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
+from zephon.run.events import read_events
 
 ROOT = Path(__file__).resolve().parents[2]
 

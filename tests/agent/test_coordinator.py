@@ -13,11 +13,12 @@ import pytest
 
 from tests.agent.peers import Peers, assigned, until
 from tests.agent.toy import toy_spec
-from zephon.agent.coordinator import allowed_nodes, newest_checkpoint, note_stop, want_nodes
-from zephon.agent.events import read_events
+from zephon.agent.coordinator import allowed_nodes, note_stop, want_nodes
 from zephon.agent.link import parse_endpoint
 from zephon.errors import ConfigError
-from zephon.rundir import RunDir
+from zephon.run.checkpoints import newest_checkpoint
+from zephon.run.directory import RunDir
+from zephon.run.events import read_events
 
 
 def test_two_links_get_one_generation_with_the_store_of_rank_zero(peers: Peers) -> None:

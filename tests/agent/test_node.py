@@ -12,7 +12,7 @@ import pytest
 
 from tests.agent.toy import Toy
 from zephon.errors import ConfigError
-from zephon.launch import session
+from zephon.launch import start as session
 
 Maker = Callable[..., Toy]
 pytestmark = pytest.mark.slow  # every test starts real agents, which import torch

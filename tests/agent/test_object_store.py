@@ -16,14 +16,14 @@ import psutil
 import pytest
 
 from tests.agent.peers import ROOT, until
-from zephon import ledger
-from zephon.agent.events import read_events
-from zephon.launch.compose import compose
-from zephon.launch.stages import read_turns
+from zephon.launch.config.compose import compose
 from zephon.launch.status import look
 from zephon.ops.tokenizers import load_tokenizer
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec, StageSpec, StagesSpec
+from zephon.run import ledger
+from zephon.run.directory import RunDir
+from zephon.run.events import read_events
+from zephon.spec.experiment import RunSpec, StageSpec, StagesSpec
+from zephon.stages.stage import read_turns
 from zephon.train.feed import PipelineFeed, pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from tests.agent.toy import Toy
-from zephon import ledger
 from zephon.errors import ConfigError
-from zephon.launch import session
-from zephon.launch.compose import compose
+from zephon.launch import start as session
+from zephon.launch.config.compose import compose
+from zephon.run import ledger
 
 EVENTS = 50
 

@@ -18,8 +18,8 @@ from tests.agent.toy import Toy, toy_spec
 from zephon.agent.coordinator import rules_of
 from zephon.agent.membership import Assign, Membership, Regroup
 from zephon.errors import ConfigError
-from zephon.launch import session
-from zephon.spec import ElasticSpec
+from zephon.launch import start as session
+from zephon.spec.experiment import ElasticSpec
 
 LATE_S = 120.0
 

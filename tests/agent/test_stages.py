@@ -19,10 +19,10 @@ import psutil
 import pytest
 
 from tests.agent.toy import WORKER, toy_spec
-from zephon.agent.events import read_events
-from zephon.launch.stages import read_record, read_turns
-from zephon.rundir import RunDir
-from zephon.spec import StageSpec, StagesSpec
+from zephon.run.directory import RunDir
+from zephon.run.events import read_events
+from zephon.spec.experiment import StageSpec, StagesSpec
+from zephon.stages.stage import read_record, read_turns
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "tests.launch.own_stages"

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from zephon.agent.warm import Start, WarmServer
+from zephon.agent.forkserver import Start, WarmServer
 
 SCRIPT = """
 import json, os, signal, subprocess, sys, time
@@ -46,7 +46,7 @@ def server(tmp_path: Path) -> Iterator[WarmServer]:
     # The real owners fork before their first thread and with stdout of their own; pytest's process is past both.
     ours, theirs = socket.socketpair()
     theirs.set_inheritable(True)
-    code = f"import socket; from zephon.agent.warm import serve; serve(socket.socket(fileno={theirs.fileno()}))"
+    code = f"import socket; from zephon.agent.forkserver import serve; serve(socket.socket(fileno={theirs.fileno()}))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}
     made = WarmServer(os.posix_spawn(sys.executable, [sys.executable, "-c", code], env), ours)
     theirs.close()
@@ -128,7 +128,7 @@ def test_what_a_child_leaves_in_its_group_ends_with_it(server: WarmServer, tmp_p
 def test_ten_forks_take_less_time_than_five_new_interpreters(server: WarmServer, tmp_path: Path) -> None:
     ended(server, server.start(Start(module="warm_script", argv=["exit", "0"])), 30.0)
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import zephon.agent.warm"], check=True)
+    subprocess.run([sys.executable, "-c", "import zephon.agent.forkserver"], check=True)
     interpreter, began = time.monotonic() - began, time.monotonic()
     tickets = [server.start(Start(module="warm_script", argv=["exit", "0"], log=str(tmp_path / "x.log"))) for _ in range(10)]
     for ticket in tickets:

@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
-from zephon.agent.events import read_events
-from zephon.launch import session
-from zephon.launch.schedulers import local
+from zephon.launch import start as session
+from zephon.launch.backends.local import scheduler as local
 from zephon.launch.status import LIVE, RunStatus, look
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.directory import RunDir
+from zephon.run.events import read_events
+from zephon.spec.experiment import RunSpec
 
 WORKER = "tests.agent.toy_worker"
 

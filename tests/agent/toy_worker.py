@@ -18,7 +18,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ import pytest
 from tests.engine.recipes import TEXTS, small
 from tests.laws import Job, reference
 from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
-from zephon.io.formats import format_named
+from zephon.io.formats.base import format_named
 from zephon.ops.tokenizers import load_tokenizer
 
 

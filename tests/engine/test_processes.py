@@ -24,7 +24,11 @@ MODES: list[dict[str, Any]] = [{"runner": "process"}, {"isolated": True}, {"runn
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if "zephon.engine.child" in " ".join(child.cmdline())]
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "zephon.engine.runners.child" in " ".join(child.cmdline())
+    ]
 
 
 def gone(pids: list[int], seconds: float = 10.0) -> bool:

@@ -24,7 +24,7 @@ import zstandard
 
 from zephon.errors import ConfigError, DataError, NotFound
 from zephon.io import Dataset, InMemoryShard, read
-from zephon.io.held import listing_of
+from zephon.io.decoded import listing_of
 from zephon.io.listing import list_files
 from zephon.io.storage import _own
 from zephon.types import Chunk, Piece, Ragged

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
-from zephon.launch.schedulers.k8s.client import MERGE, Cluster
-from zephon.launch.schedulers.k8s.errors import NotFound
+from zephon.launch.backends.kubernetes.client import MERGE, Cluster
+from zephon.launch.backends.kubernetes.errors import NotFound
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT.parent / "shared" / "tools"

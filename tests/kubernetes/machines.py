@@ -26,12 +26,12 @@ from typing import Any
 import pytest
 
 from tests.kubernetes.conftest import ROOT, TOOLS, ended_with_us, until
-from zephon.launch import session
-from zephon.launch.compose import compose
-from zephon.launch.schedulers.k8s.client import Cluster
+from zephon.launch import start as session
+from zephon.launch.backends.kubernetes.client import Cluster
+from zephon.launch.config.compose import compose
 from zephon.launch.status import RunStatus, look
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec, SchedulerSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec, SchedulerSpec
 
 GIVEN, IMAGE, RUNS = "ZEPHON_TEST_KUBECONFIG", "ZEPHON_TEST_IMAGE", "ZEPHON_TEST_RUNS"
 TOOL = TOOLS / "cluster" / "node.py"

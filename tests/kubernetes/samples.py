@@ -9,7 +9,7 @@ from typing import Any
 
 from torchx.specs import AppDef, Resource, Role, macros
 
-from zephon.launch.schedulers.k8s.options import KubernetesOptions, options_from
+from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
 
 GOLDEN = Path(__file__).with_name("golden")
 IMAGE = "registry.example/zephon@sha256:" + "0" * 64

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from zephon.errors import ConfigError
-from zephon.launch.schedulers.k8s.client import Cluster
-from zephon.launch.schedulers.k8s.errors import ClusterError, Conflict, Forbidden
-from zephon.launch.schedulers.k8s.logs import node_log
-from zephon.launch.schedulers.k8s.options import options_from
-from zephon.launch.schedulers.k8s.queue import check_queue
-from zephon.launch.schedulers.kubernetes import KubernetesScheduler
+from zephon.launch.backends.kubernetes.client import Cluster
+from zephon.launch.backends.kubernetes.errors import ClusterError, Conflict, Forbidden
+from zephon.launch.backends.kubernetes.logs import node_log
+from zephon.launch.backends.kubernetes.options import options_from
+from zephon.launch.backends.kubernetes.queue import check_queue
+from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler
 
 Answer = tuple[int, dict[str, Any] | str] | None  # None: the connection is cut
 

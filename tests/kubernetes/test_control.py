@@ -13,10 +13,10 @@ from torchx.runner import Runner
 from tests.kubernetes.conftest import Plane, until
 from tests.kubernetes.samples import sample_app
 from zephon.errors import ConfigError
-from zephon.launch.schedulers import kubernetes_control as control
-from zephon.launch.schedulers.kubernetes import create_scheduler
+from zephon.launch.backends.kubernetes import control
+from zephon.launch.backends.kubernetes.scheduler import create_scheduler
 from zephon.launch.status import look
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
 
 pytestmark = pytest.mark.kubernetes
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from zephon.launch.schedulers.k8s.errors import ClusterError, Conflict, Forbidden, NotFound, no_cluster, refusal, unreachable
+from zephon.launch.backends.kubernetes.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    NotFound,
+    no_cluster,
+    refusal,
+    unreachable,
+)
 
 RBAC = 'jobs.batch is forbidden: User "alice" cannot create resource "jobs" in API group "batch" in the namespace "team"'
 QUOTA = 'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=4, limited: pods=4'

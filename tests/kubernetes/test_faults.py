@@ -16,7 +16,7 @@ import pytest
 from tests.kubernetes.conftest import until
 from tests.kubernetes.machines import Machines, events, reach
 from zephon.launch.status import RunStatus, look
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)]
 

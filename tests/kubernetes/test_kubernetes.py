@@ -15,8 +15,8 @@ from torchx.specs import AppState
 from tests.kubernetes.conftest import ROOT, Plane, until
 from tests.kubernetes.samples import sample_app
 from zephon.errors import ConfigError
-from zephon.launch.schedulers.k8s.errors import Conflict, Forbidden, NotFound
-from zephon.launch.schedulers.kubernetes import KubernetesScheduler, create_scheduler
+from zephon.launch.backends.kubernetes.errors import Conflict, Forbidden, NotFound
+from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler, create_scheduler
 
 pytestmark = pytest.mark.kubernetes
 

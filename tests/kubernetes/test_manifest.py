@@ -11,8 +11,8 @@ import yaml
 from tests.kubernetes.samples import RUNS_VOLUME, assert_golden, sample_app, sample_options
 from zephon.errors import ConfigError
 from zephon.launch.appdef import app_def
-from zephon.launch.schedulers.k8s.manifest import Request, build, owned_by
-from zephon.spec import RunSpec
+from zephon.launch.backends.kubernetes.manifest import Request, build, owned_by
+from zephon.spec.experiment import RunSpec
 
 VERSIONS = [f"1.{minor}" for minor in range(29, 38)]
 

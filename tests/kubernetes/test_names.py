@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from zephon.errors import ConfigError
-from zephon.launch.schedulers.k8s.names import DNS_LABEL, check_object_name, job_name, label_value, quantity
+from zephon.launch.backends.kubernetes.names import DNS_LABEL, check_object_name, job_name, label_value, quantity
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from zephon.errors import ConfigError
-from zephon.launch.schedulers.k8s.options import KubernetesOptions, options_from
+from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
 
 
 def test_the_options_survive_a_round_trip_through_plain_containers() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.kubernetes.samples import sample_app, sample_options
 from zephon.errors import ConfigError
-from zephon.launch.schedulers.k8s.manifest import Request, build
-from zephon.launch.schedulers.k8s.overlay import apply_overlay, changes
+from zephon.launch.backends.kubernetes.manifest import Request, build
+from zephon.launch.backends.kubernetes.overlay import apply_overlay, changes
 
 
 def overlaid(overlay: dict[str, object]) -> Request:

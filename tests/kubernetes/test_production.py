@@ -11,11 +11,11 @@ import yaml
 
 from tests.kubernetes.conftest import ROOT, until
 from tests.kubernetes.machines import Machines, reach
-from zephon.launch import session
-from zephon.launch.schedulers.k8s.options import options_from
-from zephon.launch.schedulers.kubernetes import KubernetesScheduler
+from zephon.launch import start as session
+from zephon.launch.backends.kubernetes.options import options_from
+from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler
 from zephon.launch.status import look
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)]
 

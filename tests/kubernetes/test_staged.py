@@ -11,11 +11,11 @@ import pytest
 
 from tests.kubernetes.conftest import until
 from tests.kubernetes.machines import Machines, reach
-from zephon.launch import session
-from zephon.launch.cli import main
-from zephon.launch.stages import read_record, read_turns
+from zephon.launch import start as session
+from zephon.launch.cli.main import main
 from zephon.launch.status import look
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
+from zephon.stages.stage import read_record, read_turns
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torchx.specs import AppState
 
-from zephon.launch.schedulers.k8s.queue import Queued
-from zephon.launch.schedulers.k8s.status import Summary, summarize
+from zephon.launch.backends.kubernetes.queue import Queued
+from zephon.launch.backends.kubernetes.status import Summary, summarize
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from tests.kubernetes.machines import Machines, events, reach
-from zephon.launch import session
+from zephon.launch import start as session
 from zephon.launch.status import look
-from zephon.ledger import read_ledger, step_digest
 from zephon.ops.tokenizers import load_tokenizer
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
+from zephon.run.ledger import read_ledger, step_digest
 from zephon.train.feed import PipelineFeed, pipeline
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -13,7 +13,7 @@ from torchx.runner import Runner
 
 from tests.kubernetes.conftest import ROOT
 from tests.kubernetes.samples import assert_golden, sample_app
-from zephon.launch.schedulers.kubernetes_volcano import create_scheduler
+from zephon.launch.backends.volcano import create_scheduler
 
 SPEC = {
     "name": "exp1",

@@ -6,8 +6,8 @@ import os
 import time
 from typing import Any
 
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
 
 
 def report(run: RunDir, spec: RunSpec, *, top: int = 1) -> dict[str, Any]:

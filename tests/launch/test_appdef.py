@@ -14,9 +14,9 @@ from torchx.specs import AppDef
 from tests.agent.toy import toy_spec
 from zephon.errors import ConfigError
 from zephon.launch.appdef import app_def
-from zephon.launch.session import options
-from zephon.launch.shipped import shipped
-from zephon.spec import RunSpec
+from zephon.launch.config.packaged import shipped
+from zephon.launch.start import options
+from zephon.spec.experiment import RunSpec
 
 
 @pytest.fixture

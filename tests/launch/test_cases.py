@@ -14,10 +14,10 @@ import pytest
 
 from tests.agent.toy import WORKER, Toy
 from zephon.errors import ConfigError
-from zephon.launch import session
-from zephon.launch.compose import compose
+from zephon.launch import start as session
+from zephon.launch.config.compose import compose
 from zephon.launch.status import run_names
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
 
 Maker = Callable[..., Toy]
 LONG = 100_000

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from zephon.launch.arguments import VERBS, parse
-from zephon.launch.cli import main
-from zephon.launch.completion import candidates
-from zephon.launch.plan import estimate, node_counts
+from zephon.launch.cli.arguments import VERBS, parse
+from zephon.launch.cli.completion import candidates
+from zephon.launch.cli.main import main
+from zephon.launch.cli.plan import estimate, node_counts
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_plan_for_a_cluster_needs_no_cluster(capsys: pytest.CaptureFixture[str])
 
 
 def test_the_table_of_node_counts_says_whole_shared_uneven_and_impossible() -> None:
-    from zephon.launch.compose import compose
+    from zephon.launch.config.compose import compose
 
     spec = compose(["conf=exp1", "elastic.nodes_max=18", "lanes.count=8", "trainer.microbatch_size=4"]).spec
     rows = {row.nodes: row for row in node_counts(spec)}
@@ -113,7 +113,7 @@ def test_the_table_of_node_counts_says_whole_shared_uneven_and_impossible() -> N
 
 
 def test_the_estimate_counts_the_parameters_of_the_real_model() -> None:
-    from zephon.launch.compose import compose
+    from zephon.launch.config.compose import compose
     from zephon.train.model import Decoder
 
     spec = compose(["conf=bytes"]).spec

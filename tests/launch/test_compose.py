@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from zephon.errors import ConfigError
-from zephon.launch.compose import Composed, auto_lanes, compose, groups_in
+from zephon.launch.config.compose import Composed, auto_lanes, compose, groups_in
 
 
 def write(path: Path, text: str) -> Path:
@@ -49,7 +49,7 @@ def test_every_option_of_every_group_composes(group: str, option: str) -> None:
 
 
 def test_precedence_is_spec_then_group_then_experiment_then_command_line(tmp_path: Path) -> None:
-    from zephon.spec import CheckpointSpec
+    from zephon.spec.experiment import CheckpointSpec
 
     values = [CheckpointSpec().keep_last]
     write(tmp_path / "checkpoint" / "mine.yaml", "keep_last: 11\n")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from zephon.errors import ConfigError, ContractError
-from zephon.launch.compose import compose
+from zephon.launch.config.compose import compose
 from zephon.launch.contract import check, contract_of, differences
-from zephon.launch.session import _contract, _forked, changed, contract_differences, files_seen, rundir_of, start
+from zephon.launch.start import _contract, _forked, changed, contract_differences, files_seen, rundir_of, start
 from zephon.launch.stored import check_relative, forget_measures
-from zephon.rundir import RunDir
-from zephon.spec import DatasetSpec, RunSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import DatasetSpec, RunSpec
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_another_contract_before_the_first_step_forgets_what_was_measured_of_the
 
 
 def test_a_contract_survives_the_disk(spec: RunSpec, tmp_path: Any) -> None:
-    from zephon.rundir import RunDir
+    from zephon.run.directory import RunDir
 
     rundir = RunDir(str(tmp_path))
     rundir.write_json("contract.json", data=contract_of(spec))

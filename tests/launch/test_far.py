@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from zephon.errors import ConfigError
-from zephon.launch import session
-from zephon.launch.cli import main
-from zephon.launch.compose import compose
-from zephon.launch.lease import Lease, read_lease
-from zephon.launch.schedulers import local
-from zephon.launch.schedulers.place import place
+from zephon.launch import start as session
+from zephon.launch.backends.local import scheduler as local
+from zephon.launch.cli.main import main
+from zephon.launch.config.compose import compose
 from zephon.launch.status import LIVE, look, run_names
-from zephon.rundir import RunDir
+from zephon.run.attempt import place
+from zephon.run.directory import RunDir
+from zephon.run.lease import Lease, read_lease
 from zephon.train.metrics import series
 
 
@@ -87,7 +87,8 @@ def test_a_file_is_replaced_only_where_it_is_still_the_one_that_was_seen(objects
 def test_what_another_process_writes_is_seen_at_once(objects: str) -> None:
     mine, other = RunDir(f"{objects}/seen"), RunDir(f"{objects}/seen")
     assert not mine.exists("checkpoints")
-    code = "import sys; from zephon.rundir import RunDir; RunDir(sys.argv[1]).write_json('attempts', '0001', 'x.json', data={})"
+    code = "import sys; from zephon.run.directory import RunDir; "
+    code += "RunDir(sys.argv[1]).write_json('attempts', '0001', 'x.json', data={})"
     for _ in range(2):
         assert mine.attempts() == other.attempts()
         subprocess.run([sys.executable, "-c", code, mine.url], check=True)
@@ -95,7 +96,7 @@ def test_what_another_process_writes_is_seen_at_once(objects: str) -> None:
 
 
 def test_a_store_that_does_not_answer_or_lets_nobody_in_is_told_in_three_parts(objects: str) -> None:
-    code = "import sys; from zephon.launch.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from zephon.launch.cli.main import main; sys.exit(main(sys.argv[1:]))"
     for changed, said in (
         ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "credentials"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}, "endpoint"),

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.toy import Toy, processes_of
-from zephon.launch.schedulers import local
-from zephon.launch.schedulers.endings import overwrite
+from zephon.launch.backends.local import scheduler as local
+from zephon.launch.backends.local.processes import overwrite
 
 Maker = Callable[..., Toy]
 LONG = 100_000

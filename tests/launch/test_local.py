@@ -16,9 +16,9 @@ from torchx.specs import AppState
 
 from tests.agent.toy import WORKER, Toy, processes_of
 from zephon.errors import ConfigError
-from zephon.launch import session
-from zephon.launch.schedulers import local
-from zephon.launch.schedulers.request import gpus_of_node
+from zephon.launch import start as session
+from zephon.launch.backends.local import scheduler as local
+from zephon.launch.backends.local.request import gpus_of_node
 
 Maker = Callable[..., Toy]
 pytestmark = pytest.mark.slow  # every test starts real agents, which import torch

@@ -18,11 +18,11 @@ import pytest
 
 from tests.agent.toy import WORKER, Toy, processes_of, toy_spec
 from zephon.errors import ConfigError, ContractError
-from zephon.launch import session
-from zephon.launch.lease import Lease, alive, read_lease
-from zephon.launch.schedulers import local
+from zephon.launch import start as session
+from zephon.launch.backends.local import scheduler as local
 from zephon.launch.status import LIVE
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
+from zephon.run.lease import Lease, alive, read_lease
 
 Maker = Callable[..., Toy]
 pytestmark = pytest.mark.slow  # every test starts real agents, which import torch
@@ -131,7 +131,7 @@ def test_eight_starts_at_once_make_eight_attempts(tmp_path: Path) -> None:
 
 def test_a_lease_frees_itself_when_its_holder_is_killed_or_stops_renewing(tmp_path: Path) -> None:
     rundir = RunDir(str(tmp_path / "run"))
-    code = "from zephon.launch.lease import Lease; from zephon.rundir import RunDir; "
+    code = "from zephon.run.lease import Lease; from zephon.run.directory import RunDir; "
     code += f"Lease(RunDir({rundir.url!r}), holder='other').take()"
     code += "; print('taken', flush=True); import time; time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as holder:
@@ -184,7 +184,7 @@ def test_a_fork_starts_from_the_parents_checkpoint_and_records_the_change(
 
 @pytest.mark.slow
 def test_a_fork_trains_on_from_its_parents_weights_with_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zephon.launch.compose import compose
+    from zephon.launch.config.compose import compose
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     words = ["conf=bytes", f"runs={tmp_path / 'runs'}", "name=parent", "trainer.steps=3", "checkpoint.every=3"]

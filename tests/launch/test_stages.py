@@ -14,14 +14,14 @@ import pytest
 
 from tests.agent.toy import Toy, toy_spec
 from zephon.errors import ConfigError
-from zephon.launch import session
-from zephon.launch.cli import main
-from zephon.launch.compose import compose
-from zephon.launch.display import stage_lines
-from zephon.launch.stage_process import run_stage
-from zephon.launch.stages import check, fingerprint, inputs_of, is_current, outstanding, read_record, stages_of
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec, StageSpec, StagesSpec
+from zephon.launch import start as session
+from zephon.launch.cli.display import stage_lines
+from zephon.launch.cli.main import main
+from zephon.launch.config.compose import compose
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec, StageSpec, StagesSpec
+from zephon.stages.process import run_stage
+from zephon.stages.stage import check, fingerprint, inputs_of, is_current, outstanding, read_record, stages_of
 from zephon.train.metrics import series
 
 Maker = Callable[..., Toy]

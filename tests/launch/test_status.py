@@ -14,14 +14,14 @@ import pytest
 from rich.console import Console
 
 from tests.agent.toy import toy_spec
-from zephon.agent.events import EventLog, read_events
 from zephon.errors import ConfigError
-from zephon.launch import session
-from zephon.launch.cli import main
-from zephon.launch.display import duration, follow, one_line, panel, resize_text
-from zephon.launch.logs import Tail, level_of, merged
+from zephon.launch import start as session
+from zephon.launch.cli.display import duration, follow, one_line, panel, resize_text
+from zephon.launch.cli.logs import Tail, level_of, merged
+from zephon.launch.cli.main import main
 from zephon.launch.status import find_run, look
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
+from zephon.run.events import EventLog, read_events
 
 RESIZE = {
     "reason": "a node joined",
@@ -149,7 +149,7 @@ def test_runs_are_found_by_name_by_path_and_as_the_newest(tmp_path: Path, monkey
 def test_a_run_whose_directory_only_the_nodes_see_is_found_in_the_launchers_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from zephon.launch.compose import compose
+    from zephon.launch.config.compose import compose
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     spec = compose(["conf=exp1", "scheduler=kubernetes", "runs=/only/on/nodes"]).spec

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.agent.toy import WORKER, Toy
-from zephon.launch.arguments import parse
-from zephon.launch.cli import main
-from zephon.launch.session import runner
+from zephon.launch.cli.arguments import parse
+from zephon.launch.cli.main import main
+from zephon.launch.cli.sweep import expand, points
+from zephon.launch.start import runner
 from zephon.launch.status import look, run_names
-from zephon.launch.sweep import expand, points
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
 
 Maker = Callable[..., Toy]
 

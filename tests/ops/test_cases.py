@@ -15,8 +15,8 @@ import pytest
 
 from tests.laws import Job
 from zephon import Dataset, InMemoryShard, Pipeline, SampleBatch, StaticMixtureWorkSource, TokenEstimation
+from zephon.cursor import Cursor
 from zephon.errors import ConfigError, StateError
-from zephon.state import Cursor
 
 
 def numbered(n: int, shards: int = 1, name: str = "d", first: int = 0) -> Dataset:

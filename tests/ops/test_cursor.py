@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zephon.cursor import Bad, Cursor, Skip
 from zephon.errors import StateError
-from zephon.state import Bad, Cursor, Skip
 
 number = st.integers(0, 2**45)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from zephon.ledger import Ledger
 from zephon.report.legs import legs, rows, sentence, table
 from zephon.report.picture import loss_picture
+from zephon.run.ledger import Ledger
 
 
 def write(path: Path, sizes: list[int], *, changed: int | None = None) -> str:

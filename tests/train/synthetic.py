@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from zephon.seeds import below, derive, raw
-from zephon.spec import RunSpec
-from zephon.train.data import Rows, StepBatch
+from zephon.spec.experiment import RunSpec
+from zephon.train.step import Rows, StepBatch
 from zephon.types import LeftOut
 from zephon.world import World as Division
 
@@ -55,7 +55,7 @@ def row(step: int, slot: int, length: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass
 class SyntheticFeed:
-    """Implements ``zephon.train.data.Feed``. ``masked`` names slots whose labels are all ignored."""
+    """Implements ``zephon.train.step.Feed``. ``masked`` names slots whose labels are all ignored."""
 
     spec: RunSpec
     rank: int

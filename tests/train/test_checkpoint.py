@@ -17,8 +17,8 @@ from tests.train.ranks import Meet, Ranks, on_ranks
 from tests.train.synthetic import spec
 from tests.train.training import job, some_steps, state_hash
 from zephon.errors import SaveFailed, StateError
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
 from zephon.train import checkpoint
 from zephon.train.session import build
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.train.ranks import Ranks
 from tests.train.test_worker import curve, free_port, work, workers, write_run
-from zephon.ledger import compare
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
+from zephon.run.ledger import compare
 from zephon.train import checkpoint
 
 KILLS, STEPS, DRAINS = 20, 200, 8

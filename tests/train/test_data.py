@@ -9,7 +9,7 @@ import torch
 
 from tests.train.synthetic import SyntheticFeed, spec
 from zephon.errors import DataError, StateError
-from zephon.train.data import Report, agree, joined, report
+from zephon.train.step import Report, agree, joined, report
 
 
 def batches(size: int, step: int = 0, **changes):

@@ -11,12 +11,12 @@ from tests.train.ranks import Meet, on_ranks
 from tests.train.synthetic import SyntheticFeed, spec
 from tests.train.test_worker import telling_workers, workers, write_run
 from tests.train.training import job
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
-from zephon.train.data import Rows
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
 from zephon.train.evaluation import Evaluation
 from zephon.train.metrics import series
 from zephon.train.session import build
+from zephon.train.step import Rows
 
 
 def evaluate(meet: Meet, rank: int, some: RunSpec, folder: str) -> tuple[float, int]:

@@ -12,13 +12,13 @@ import pytest
 
 from tests.train.test_worker import telling_workers, workers, write_run
 from zephon.errors import ConfigError
-from zephon.ledger import compare, read_ledger
 from zephon.ops.tokenizers import load_tokenizer
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
-from zephon.train.data import GlobalStep, agree, by_reason, report
+from zephon.run.directory import RunDir
+from zephon.run.ledger import compare, read_ledger
+from zephon.spec.experiment import RunSpec
 from zephon.train.feed import PipelineFeed, pipeline
 from zephon.train.metrics import series
+from zephon.train.step import GlobalStep, agree, by_reason, report
 from zephon.types import Address, LeftOut
 
 STEPS = 6

@@ -12,7 +12,7 @@ from tests.train.synthetic import VOCAB, spec
 from tests.train.test_checkpoint import train_and_save
 from tests.train.training import run_steps
 from zephon.errors import ConfigError, StateError
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
 from zephon.train.hf import export, hf_name, start_from
 from zephon.train.model import Decoder
 

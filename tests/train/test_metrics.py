@@ -8,7 +8,7 @@ import math
 import pytest
 
 from tests.train.synthetic import spec
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
 from zephon.train.metrics import Clock, Console, JsonLines, Progress, series, sinks
 
 VALUES = {"loss": 1.5, "grad_norm": 1.0, "lr": 0.1, "tokens_per_s": 10.0, "digest": "ab" * 32, "world_size": 2, "generation": 3}

@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from zephon.errors import ConfigError
-from zephon.spec import ModelSpec
+from zephon.spec.experiment import ModelSpec
 from zephon.train import attention
 from zephon.train.model import Decoder, initial, initialise
 

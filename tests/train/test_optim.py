@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.train.synthetic import VOCAB, spec
-from zephon.spec import OptimizerSpec
+from zephon.spec.experiment import OptimizerSpec
 from zephon.train import optim
 from zephon.train.model import Decoder, initialise
 

@@ -8,7 +8,7 @@ import fsspec
 
 from tests.train.ranks import Meet, on_ranks
 from tests.train.test_worker import write_run
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
 from zephon.train import checkpoint, worker
 from zephon.train.metrics import series
 from zephon.train.records import Mirror

@@ -9,8 +9,8 @@ import torch
 
 from tests.train.synthetic import spec
 from zephon.errors import ConfigError
-from zephon.train.data import Rows
 from zephon.train.reduction import block_size, canonical_gradients, check_canonical, default_gradients, tree_sum
+from zephon.train.step import Rows
 
 ALONE = SimpleNamespace(device=torch.device("cpu"), seat=SimpleNamespace(rank=0, size=1), sum=lambda value: value)
 

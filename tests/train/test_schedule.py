@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from zephon.spec import OptimizerSpec
+from zephon.spec.experiment import OptimizerSpec
 from zephon.train.schedule import learning_rate
 
 

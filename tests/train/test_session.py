@@ -15,7 +15,7 @@ from tests.train.ranks import Meet, Ranks, on_ranks
 from tests.train.synthetic import spec
 from tests.train.training import job, resize, run_steps, some_steps, state_hash, weights_gap
 from zephon.errors import ConfigError, TrainingDiverged
-from zephon.spec import RunSpec
+from zephon.spec.experiment import RunSpec
 from zephon.train.session import build
 
 

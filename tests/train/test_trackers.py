@@ -11,7 +11,7 @@ import pytest
 from tests.train.synthetic import spec
 from tests.train.test_worker import curve, telling_workers, workers, write_run
 from zephon.errors import ConfigError
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
 from zephon.train.metrics import sinks
 from zephon.train.trackers import RUN_TAG, Scalars
 

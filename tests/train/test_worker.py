@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from tests.train.ranks import Meet, on_ranks
-from zephon.ledger import compare
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.directory import RunDir
+from zephon.run.ledger import compare
+from zephon.spec.experiment import RunSpec
 from zephon.train import worker
 from zephon.train.metrics import series
 

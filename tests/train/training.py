@@ -10,8 +10,8 @@ from torch.distributed.tensor import DTensor
 
 from tests.train.ranks import Meet
 from tests.train.synthetic import VOCAB, SyntheticFeed
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
 from zephon.train import optim
 from zephon.train.session import Job, Session, build
 

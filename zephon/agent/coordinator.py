@@ -2,7 +2,7 @@
 
     agent -> {"hello", node, pid, generation}  {"ready", store}  {"beat"}  {"leaving"}  {"exited", generation, exits, error}
     agent <- {"assign", generation, rank, nodes, store}  {"regroup", generation, reason, drain}
-             {"release"}  {"finish", status, cause}          (and for other stages than training: agent/stages.py)
+             {"release"}  {"finish", status, cause}          (and for other stages than training: agent/turns.py)
 
 JSON lines over TCP. A closed connection is a gone node, so that a killed agent is noticed at once; silence for two
 heartbeats is one too. Every decision is written to the run's events. It imports no torch: it starts in a tenth of a
@@ -17,19 +17,19 @@ import contextlib
 import dataclasses
 import json
 import math
-import re
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from zephon.agent.entry import read_spec
-from zephon.agent.events import EventLog
 from zephon.agent.membership import Action, Assign, Finish, Membership, Regroup, Release, Rules
 from zephon.agent.resizes import Resizes
 from zephon.errors import ZephonError
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.checkpoints import newest_checkpoint
+from zephon.run.directory import RunDir
+from zephon.run.events import EventLog
+from zephon.spec.experiment import RunSpec
 from zephon.world import World
 
 TICK_S = 0.05
@@ -274,20 +274,8 @@ def noted_stop(rundir: RunDir, attempt: int) -> Any:
     return rundir.find_json("attempts", RunDir.attempt_name(attempt), "stop.json")
 
 
-def newest_checkpoint(rundir: RunDir) -> int:
-    """The step of the newest complete checkpoint; -1 when there is none."""
-    if not rundir.exists("checkpoints"):
-        return -1
-    names = (str(path).rstrip("/").rsplit("/", 1)[-1] for path in rundir.fs.ls(rundir.path("checkpoints"), detail=False))
-    steps = sorted((int(m[1]) for name in names if (m := re.fullmatch(r"step-(\d+)", name))), reverse=True)
-    for step in steps:
-        if rundir.exists("checkpoints", f"step-{step:08d}", "COMPLETE"):
-            return step
-    return -1
-
-
 def _staged() -> type[Coordinator]:
-    from zephon.agent.stages import StagedCoordinator  # the launcher's rooms, which training alone does not need
+    from zephon.agent.turns import StagedCoordinator  # the launcher's rooms, which training alone does not need
 
     return StagedCoordinator
 

@@ -16,21 +16,21 @@ import uuid
 from typing import TYPE_CHECKING
 
 from zephon.errors import ConfigError, ZephonError
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
 
 if TYPE_CHECKING:
+    from zephon.agent.forkserver import WarmServer
     from zephon.agent.link import Link
     from zephon.agent.node import NodeConfig
     from zephon.agent.stage_hand import StageHand
-    from zephon.agent.warm import WarmServer
 
 FAILED_FOR_GOOD = 70
 
 _AGENT = ("torch.distributed", "torch.distributed.elastic.agent.server.api", "zephon.agent.node", "zephon.agent.link")
 # What torch imports late, in every process again: the constructor of DDP alone brings in 900 modules.
 _LATE = ("torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.nn.parallel", "torch.optim", "torch._dynamo")
-_LOADER = ("zephon.io.*", "zephon.work.*", "zephon.ops.*", "zephon.engine.*", "zephon.training", "zephon.ledger", "orjson")
+_LOADER = ("zephon.io.*", "zephon.work.*", "zephon.ops.*", "zephon.engine.*", "zephon.run.ledger", "orjson")
 _OPTIONAL = ("torch.utils.tensorboard", "torch.utils.serialization", "pydoc_data.topics")
 
 
@@ -84,7 +84,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from zephon.agent.warm import WarmServer, preload
+    from zephon.agent.forkserver import WarmServer, preload
 
     leaving = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: leaving.set())

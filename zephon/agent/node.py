@@ -40,10 +40,10 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
+from zephon.agent.forkserver import Start, WarmServer
 from zephon.agent.link import Link
 from zephon.agent.membership import DONE, STALLED
 from zephon.agent.stage_hand import StageHand
-from zephon.agent.warm import Start, WarmServer
 
 log = logging.getLogger("zephon.agent")
 

@@ -13,12 +13,12 @@ import threading
 import time
 from typing import Any
 
+from zephon.agent.forkserver import WarmServer
 from zephon.agent.link import Link
-from zephon.agent.warm import WarmServer
-from zephon.launch.schedulers.stage_runner import outcome, process_of
-from zephon.launch.stages import OVERTAKEN, Stage, stages_of
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.agent.stage_runner import outcome, process_of
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
+from zephon.stages.stage import OVERTAKEN, Stage, stages_of
 
 _POLL_S = 0.1
 _GRACE_S = 5.0

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from zephon.batch import Rows, SampleBatch, gather, zero_weight
+from zephon.batch import SampleBatch
+from zephon.cursor import RankState
 from zephon.engine.lane import Lane
+from zephon.engine.rows import Rows, gather, zero_weight
 from zephon.io import Dataset
 from zephon.ops.block import Block
-from zephon.state import RankState
 from zephon.types import Address, Column, Dropped, IntArray, LeftOut
 from zephon.world import Share, World
 

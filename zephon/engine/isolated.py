@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from zephon.batch import SampleBatch
-from zephon.engine.child import Child, pack
 from zephon.engine.meters import Meters
-from zephon.engine.processes import portable
+from zephon.engine.runners.child import Child, pack
+from zephon.engine.runners.processes import portable
+from zephon.engine.runners.transport import Channel, Closed
 from zephon.engine.running import Engine, Running
-from zephon.engine.transport import Channel, Closed
 from zephon.errors import WorkerDied
 
 _REPORT_SECONDS = 0.25

@@ -17,17 +17,17 @@ import time
 
 import numpy as np
 
-from zephon.batch import Rows
+from zephon.cursor import Bad, Cursor, Skip
 from zephon.engine.meters import Meters, Work
 from zephon.engine.outputs import Output, Outputs
 from zephon.engine.program import Program
+from zephon.engine.rows import Rows
+from zephon.engine.runners.base import Pending, Runner
 from zephon.engine.tails import Tails
-from zephon.engine.workers import Pending, Runner
 from zephon.errors import DataError
 from zephon.ops.block import Block, concatenate, of_documents
 from zephon.ops.op import Accumulator, Carrying, Counting
 from zephon.ops.quarantine import break_budget
-from zephon.state import Bad, Cursor, Skip
 from zephon.types import Columns, Dropped
 
 _NONE = np.empty(0, np.int64)

@@ -6,8 +6,8 @@ The same at every size, because it is asked of a state between two steps, and la
 from __future__ import annotations
 
 from zephon.engine.lane import GROUP, Lane
+from zephon.engine.runners.base import InlineRunner
 from zephon.engine.running import Engine
-from zephon.engine.workers import InlineRunner
 from zephon.errors import ConfigError
 from zephon.types import LeftOut
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zephon.batch import Rows, Slab, collect
+from zephon.cursor import Cursor
+from zephon.engine.rows import Rows, Slab, collect
 from zephon.ops.block import Block, concatenate
-from zephon.state import Cursor
 from zephon.types import Dropped
 
 _SLAB = 1 << 22  # bytes of rows copied together for delivery

@@ -8,18 +8,18 @@ import time
 from collections.abc import Iterator
 
 from zephon.batch import SampleBatch
+from zephon.cursor import RankState
 from zephon.engine.delivery import Delivery
 from zephon.engine.lane import GROUP, Lane
 from zephon.engine.meters import Meters
 from zephon.engine.program import Program
 from zephon.engine.readahead import ReadAhead
-from zephon.engine.workers import Runner, make_runner
-from zephon.state import RankState
+from zephon.engine.runners.base import Runner, make_runner
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Performance settings of an engine; see `zephon.options.Options`. ``chunk_bytes`` is the source's.
+    """Performance settings of an engine; see `zephon.pipeline.options.Options`. ``chunk_bytes`` is the source's.
 
     ``ahead`` is how many chunks a lane may be ahead, where a user says so.
     """

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from zephon.errors import ConfigError
-from zephon.pipeline import Pipeline
+from zephon.pipeline.pipeline import Pipeline
 
 _BASES = ("torchtitan.components.dataloader", "torchtitan.components.dataloader.base")
 

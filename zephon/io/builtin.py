@@ -17,7 +17,7 @@ import numpy as np
 
 from zephon.errors import ConfigError, nearest
 from zephon.io.dataset import Dataset, InMemoryShard
-from zephon.io.formats import format_named
+from zephon.io.formats.base import format_named
 from zephon.io.storage import filesystem
 
 _HEADING = re.compile(r"\n(?=[^\n]+\n(?:={4,}|\*{4,}|-{4,})\n)")

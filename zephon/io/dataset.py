@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from zephon.errors import ConfigError, NotFound
-from zephon.io.formats import Format, detect, format_named
+from zephon.io.formats.base import Format, detect, format_named
+from zephon.io.formats.memory import row_sizes
 from zephon.io.listing import list_files, unusable
-from zephon.io.memory import row_sizes
 from zephon.types import Address, ByteAddress, IntArray
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from zephon.errors import DataError, NotFound
 from zephon.io.dataset import Dataset
-from zephon.io.formats import Documents
+from zephon.io.formats.base import Documents
 from zephon.seeds import permutation
 from zephon.types import Chunk, Column, Columns, Ragged
 

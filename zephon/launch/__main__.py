@@ -2,7 +2,7 @@
 
 import sys
 
-from zephon.launch.cli import main
+from zephon.launch.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

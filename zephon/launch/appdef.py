@@ -16,7 +16,7 @@ from typing import Any
 from torchx.specs import AppDef, Resource, RetryPolicy, Role, macros
 
 from zephon.errors import ConfigError
-from zephon.spec import RunSpec
+from zephon.spec.experiment import RunSpec
 
 ROLE = "node"
 DEFAULT_IMAGE = "zephon:latest"

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from zephon.errors import ConfigError, ContractError, nearest
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
 
 VERSION = 1
 NOT_SET = "(not set)"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from zephon.launch.schedulers import local
-from zephon.rundir import RunDir
+from zephon.launch.backends.local import scheduler as local
+from zephon.run.directory import RunDir
 
 
 def scheduler_of_attempt(rundir: RunDir, attempt: int) -> str:
@@ -18,7 +18,7 @@ def scheduler_of_attempt(rundir: RunDir, attempt: int) -> str:
 def read_state(rundir: RunDir, attempt: int) -> dict[str, Any] | None:
     """How the attempt stands in the words of supervisor.json; None when nobody knows it."""
     if scheduler_of_attempt(rundir, attempt) == "kubernetes":
-        from zephon.launch.schedulers import kubernetes_control
+        from zephon.launch.backends.kubernetes import control as kubernetes_control
 
         return kubernetes_control.read_state(rundir, attempt)
     return local.read_state(rundir, attempt)
@@ -27,7 +27,7 @@ def read_state(rundir: RunDir, attempt: int) -> dict[str, Any] | None:
 def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> None:
     """Sends one order, ``{"verb": "stop"}`` or ``{"verb": "rescale", "nodes": N}``, to whoever runs the attempt."""
     if scheduler_of_attempt(rundir, attempt) == "kubernetes":
-        from zephon.launch.schedulers import kubernetes_control
+        from zephon.launch.backends.kubernetes import control as kubernetes_control
 
         kubernetes_control.command(rundir, attempt, message)
     else:
@@ -36,7 +36,7 @@ def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> None:
 
 def log_lines(rundir: RunDir, attempt: int, index: int, *, follow: bool) -> Iterable[str]:
     """The log of one node of an attempt on a cluster."""
-    from zephon.launch.schedulers import kubernetes_control
+    from zephon.launch.backends.kubernetes import control as kubernetes_control
 
     return kubernetes_control.log_lines(rundir, attempt, index, follow=follow)
 
@@ -44,7 +44,7 @@ def log_lines(rundir: RunDir, attempt: int, index: int, *, follow: bool) -> Iter
 def preview(rundir: RunDir, attempt: int, nodes: int) -> str:
     """What a rescale would do to the nodes, where the scheduler can say it; empty otherwise."""
     if scheduler_of_attempt(rundir, attempt) == "kubernetes":
-        from zephon.launch.schedulers import kubernetes_control
+        from zephon.launch.backends.kubernetes import control as kubernetes_control
 
         return kubernetes_control.preview(rundir, attempt, nodes)
     return ""

@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from zephon.agent.coordinator import newest_checkpoint
-from zephon.agent.events import read_events
 from zephon.errors import ConfigError, nearest
 from zephon.launch.control import read_state
-from zephon.launch.schedulers.place import state_home
-from zephon.rundir import RunDir
+from zephon.run.attempt import state_home
+from zephon.run.checkpoints import newest_checkpoint
+from zephon.run.data_end import data_end
+from zephon.run.directory import RunDir
+from zephon.run.events import read_events
 
 LIVE = ("QUEUED", "STARTING", "RUNNING", "TRAINING", "DRAINING", "DEGRADED", "STALLED", "UNKNOWN")
 
@@ -125,12 +126,6 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
         resize=(supervisor or {}).get("resize"),
         stages=_stages(supervisor or {}),
     )
-
-
-def data_end(rundir: RunDir) -> int | None:
-    """The steps that the data was enough for, where that was found to be fewer than wanted."""
-    found = rundir.find_json("data_end.json")
-    return None if found is None else int(found["step"])
 
 
 def _state(supervisor: dict[str, Any] | None, *, fresh: bool, age: float | None, stall_s: float, finished: bool) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from zephon.errors import ConfigError
 from zephon.launch.status import absolute
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
 
 
 def placed(spec: RunSpec, rundir: RunDir) -> RunSpec:

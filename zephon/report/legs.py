@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from zephon.ledger import Entry, read_ledger
+from zephon.run.ledger import Entry, read_ledger
 
 
 @dataclasses.dataclass(frozen=True)

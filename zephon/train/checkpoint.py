@@ -28,8 +28,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from zephon.errors import SaveFailed, StateError, ZephonError
-from zephon.rundir import RunDir
-from zephon.spec import CheckpointSpec, RunSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import CheckpointSpec, RunSpec
 from zephon.train.distributed import World
 
 MARK, META, FOLDER, VERSION = "COMPLETE", "meta.json", "checkpoints", 1

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from zephon.errors import ConfigError, ZephonError
-from zephon.train.data import GlobalStep, agree, one_batch, report
 from zephon.train.reduction import block_size
 from zephon.train.session import Session
+from zephon.train.step import GlobalStep, agree, one_batch, report
 
 
 @dataclass(frozen=True, kw_only=True)

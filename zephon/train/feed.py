@@ -11,13 +11,13 @@ import zephon
 from zephon.errors import ConfigError, ZephonError
 from zephon.io import Dataset
 from zephon.io.named import dataset_named
-from zephon.ledger import sequence_digest
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
-from zephon.rundir import RunDir
-from zephon.spec import DatasetSpec, DataSpec, EvalDatasetSpec, RunSpec
-from zephon.train.data import Rows, StepBatch, by_reason, joined
+from zephon.run.directory import RunDir
+from zephon.run.ledger import sequence_digest
+from zephon.spec.experiment import DatasetSpec, DataSpec, EvalDatasetSpec, RunSpec
 from zephon.train.distributed import World
 from zephon.train.session import Job
+from zephon.train.step import Rows, StepBatch, by_reason, joined
 from zephon.types import LeftOut
 from zephon.work import StaticMixtureWorkSource, TokenEstimation
 

@@ -21,8 +21,8 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from zephon.errors import ConfigError, StateError
-from zephon.rundir import RunDir
-from zephon.spec import ModelSpec, RunSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import ModelSpec, RunSpec
 from zephon.train import checkpoint
 from zephon.train.distributed import Seat, join
 from zephon.train.model import assign, hidden_dim

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
 from zephon.train.trackers import Scalars, mlflow, wandb
 
 PROGRESS_INTERVAL_S, FAR_PROGRESS_INTERVAL_S = 0.1, 3.0

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zephon.errors import ConfigError
 from zephon.seeds import derive, raw
-from zephon.spec import ModelSpec
+from zephon.spec.experiment import ModelSpec
 from zephon.train.attention import Attend, attention
 from zephon.train.loss import head_loss
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from zephon.spec import OptimizerSpec
+from zephon.spec.experiment import OptimizerSpec
 
 FIELDS = ("step", "exp_avg", "exp_avg_sq")
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from zephon.errors import ZephonError
-from zephon.ledger import Ledger, step_digest
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
-from zephon.train.data import GlobalStep
+from zephon.run.directory import RunDir
+from zephon.run.ledger import Ledger, step_digest
+from zephon.spec.experiment import RunSpec
 from zephon.train.evaluation import Result
 from zephon.train.metrics import JsonLines, sinks
 from zephon.train.session import Session, Update
+from zephon.train.step import GlobalStep
 from zephon.train.usage import memory
 from zephon.types import LeftOut
 

@@ -29,9 +29,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from zephon.errors import ConfigError
-from zephon.spec import RunSpec
-from zephon.train.data import Rows
+from zephon.spec.experiment import RunSpec
 from zephon.train.distributed import World
+from zephon.train.step import Rows
 
 Sums = Callable[[Rows], tuple[Tensor, Tensor]]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from zephon.spec import OptimizerSpec
+from zephon.spec.experiment import OptimizerSpec
 
 
 def learning_rate(spec: OptimizerSpec, *, step: int, steps: int, tokens: int = 0, tokens_per_step: int = 1) -> float:

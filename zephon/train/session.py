@@ -25,16 +25,16 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from zephon.errors import StateError, TrainingDiverged, ZephonError
-from zephon.rundir import RunDir
+from zephon.run.directory import RunDir
 from zephon.seeds import derive
-from zephon.spec import RunSpec
+from zephon.spec.experiment import RunSpec
 from zephon.train import checkpoint, optim, reduction, tensor, usage
-from zephon.train.data import Feed, GlobalStep, Rows, StepBatch, agree, by_reason, nothing_to_train_on, report
 from zephon.train.distributed import World
 from zephon.train.hf import start_from
 from zephon.train.metrics import Clock
 from zephon.train.model import Decoder, assign, initialise, parameter_count
 from zephon.train.schedule import learning_rate
+from zephon.train.step import Feed, GlobalStep, Rows, StepBatch, agree, by_reason, nothing_to_train_on, report
 from zephon.types import LeftOut
 
 MAX_ROLLBACKS = 3

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from zephon.ops.tokenizers import load_tokenizer
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
 from zephon.train import reduction
 from zephon.train.distributed import Seat, choose_device, join
 from zephon.train.evaluation import Evaluation

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from zephon.errors import ConfigError
-from zephon.spec import ModelSpec
+from zephon.spec.experiment import ModelSpec
 
 COLUMNS = ("attention.query", "attention.key", "attention.value", "feed_forward.gate", "feed_forward.up")
 ROWS = ("attention.out", "feed_forward.down")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from zephon.errors import ConfigError
-from zephon.spec import RunSpec
+from zephon.spec.experiment import RunSpec
 
 RUN_TAG = "zephon.run"
 

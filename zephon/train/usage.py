@@ -6,7 +6,7 @@ import resource
 
 import torch
 
-from zephon.spec import ModelSpec
+from zephon.spec.experiment import ModelSpec
 
 # Dense bfloat16 peaks in operations a second, from the makers' data sheets, by a part of the device's name.
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "B200": 2250e12, "L4": 121e12}

@@ -19,8 +19,8 @@ import time
 from contextlib import ExitStack
 
 from zephon.errors import ConfigError, Superseded, ZephonError
-from zephon.rundir import RunDir
-from zephon.spec import RunSpec
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
 
 DONE, DRAINED, LEFT = 0, 75, 143
 FENCE_INTERVAL_S = 2.0

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zephon.errors import LedgerMismatch, ZephonError
+from zephon.run.ledger import Ledger, compare, read_ledger, sequence_digest, step_digest
+
+
+def write(path: Path, steps: range, *, changed: int | None = None, lane: int = 0, loss: float = 0.5) -> None:
+    with Ledger(str(path)) as ledger:
+        for step in steps:
+            rows = [np.array([step, slot, step == changed and slot // 2 == lane]) for slot in range(4)]
+            digest, lanes = step_digest([sequence_digest(row) for row in rows], 2)
+            ledger.append(step=step, digest=digest, lanes=lanes, world_size=1, loss=loss)
+
+
+def test_digests_are_what_the_design_says_for_any_integer_type() -> None:
+    row = np.array([1, 2, 50256], np.uint32)
+    assert sequence_digest(row) == hashlib.sha256(b"\1\0\0\0\2\0\0\0\x50\xc4\0\0").digest()
+    assert sequence_digest(row.astype(np.int64)) == sequence_digest(row) == sequence_digest(np.repeat(row, 2)[::2])
+    sequences = [bytes([i]) * 32 for i in range(4)]
+    digest, lanes = step_digest(sequences, 2)
+    assert lanes == [hashlib.sha256(sequences[0] + sequences[1]).digest(), hashlib.sha256(sequences[2] + sequences[3]).digest()]
+    assert digest == hashlib.sha256(lanes[0] + lanes[1]).digest()
+    with pytest.raises(ValueError, match="3 sequence digests"):
+        step_digest(sequences[:3], 2)
+
+
+def test_equal_ledgers_agree_and_repeated_steps_are_compared(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.jsonl", tmp_path / "other.jsonl"
+    write(one, range(6))
+    write(one, range(4, 9))
+    write(other, range(9))
+    assert len(list(read_ledger(str(one)))) == 11
+    assert compare(str(one), str(other)).equal
+    assert compare(str(one)).equal
+    assert compare(str(one)).steps == 9
+
+
+def test_the_first_difference_names_step_and_lane(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.jsonl", tmp_path / "other.jsonl"
+    write(one, range(6))
+    write(other, range(6), changed=3, lane=1)
+    found = compare(str(one), str(other))
+    assert (found.equal, found.first, found.lane) == (False, 3, 1)
+    assert "step 3" in found.sentence
+    assert "lane 1" in found.sentence
+
+
+def test_a_repeated_step_with_other_data_stops_the_writer(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    write(path, range(5))
+    with pytest.raises(LedgerMismatch, match=r"step 4 .*first lane that differs is 1"):
+        write(path, range(4, 6), changed=4, lane=1)
+    assert len(list(read_ledger(str(path)))) == 5
+
+
+def test_ledgers_without_a_common_step_prove_nothing(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.jsonl", tmp_path / "other.jsonl"
+    write(one, range(3))
+    write(other, range(3, 6))
+    assert not compare(str(one), str(other)).equal
+    assert "nothing was compared" in compare(str(one), str(other)).sentence
+
+
+def test_a_line_torn_by_a_crash_is_mended_and_damage_elsewhere_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    write(path, range(3))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    assert [entry.step for entry in read_ledger(str(path))] == [0, 1]
+    write(path, range(2, 4))
+    assert [entry.step for entry in read_ledger(str(path))] == [0, 1, 2, 3]
+    path.write_bytes(whole[:10] + whole[30:])
+    with pytest.raises(ZephonError, match="line 1"):
+        list(read_ledger(str(path)))
+
+
+def test_how_far_losses_are_apart_is_said_and_does_not_decide(tmp_path: Path) -> None:
+    one, other, nothing = tmp_path / "one.jsonl", tmp_path / "other.jsonl", tmp_path / "nan.jsonl"
+    write(one, range(6))
+    write(other, range(4))
+    write(other, range(4, 6), loss=0.5 * (1 + 2**-20))
+    write(nothing, range(6), loss=float("nan"))
+    found = compare(str(one), str(other))
+    assert found.equal
+    assert found.apart == pytest.approx(2**-20, rel=1e-3)
+    assert found.sentence.endswith("the same global batch at every step; losses 9.5e-07 apart at most, relative")
+    write(other, range(3), loss=1.0)  # a step repeated in the second ledger does not hide what it was first
+    assert compare(str(other)).apart == 0.5
+    assert compare(str(one), str(one)).sentence.endswith("losses equal to the last bit")
+    assert compare(str(one)).apart is None
+    assert (compare(str(one), str(nothing)).apart, compare(str(one), str(nothing)).equal) == (None, True)

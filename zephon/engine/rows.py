@@ -1,0 +1,162 @@
+"""Rows of sequences: packed rows copied together in a buffer, of which batches are slices."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from zephon.ops.block import Block, Part
+from zephon.ops.packing.pool import fields_differ
+from zephon.types import Array, Column, IntArray, Ragged
+
+
+class Slab:
+    """Packed rows copied together in order, of which batches are slices. Which datasets their segments are from is left out.
+
+    Args:
+        fields: arrays [rows, length] by name.
+        starts: where segments begin in each row.
+        used: int64[rows], tokens before the padding.
+        counts: int64[rows, datasets], each row's tokens by dataset.
+    """
+
+    def __init__(self, fields: dict[str, Array], starts: Ragged, used: IntArray, counts: IntArray) -> None:
+        self.fields, self.starts, self.used, self.counts = fields, starts, used, counts
+        sums = np.zeros((len(counts) + 1, counts.shape[1]), np.int64)
+        np.cumsum(counts, axis=0, out=sums[1:])
+        # Before each row, and behind the last: plain numbers, as they are asked for one by one.
+        self.sums: list[list[int]] = sums.tolist()
+        self.edges: list[int] = starts.offsets.tolist()
+
+    def __len__(self) -> int:
+        return len(self.used)
+
+    def block(self, first: int, last: int) -> Block:
+        """Some of the rows as a block."""
+        part = Part(dict(self.fields), np.empty(0, np.int64), self.starts, self.used)
+        return Block([part], np.zeros(last - first, np.int64), np.arange(first, last), self.counts[first:last])
+
+
+class Rows:
+    """Consecutive rows of a slab."""
+
+    __slots__ = ("_tokens", "first", "last", "slab")
+
+    def __init__(self, slab: Slab, first: int, last: int) -> None:
+        self.slab, self.first, self.last = slab, first, last
+        self._tokens: list[int] | None = None
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def tokens(self) -> list[int]:
+        """Tokens of all rows together, by dataset."""
+        if self._tokens is None:
+            sums = self.slab.sums
+            self._tokens = [*map(operator.sub, sums[self.last], sums[self.first])]
+        return self._tokens
+
+    def gather(self) -> tuple[dict[str, Column], Ragged, IntArray]:
+        """Fields, segment starts and used lengths, as views."""
+        slab, first, last = self.slab, self.first, self.last
+        begin = slab.edges[first]
+        starts = Ragged(slab.starts.values[begin : slab.edges[last]], slab.starts.offsets[first : last + 1] - begin)
+        return {name: array[first:last] for name, array in slab.fields.items()}, starts, slab.used[first:last]
+
+
+def collect(block: Block) -> Slab:
+    """Copies packed rows, all with the same fields, into a slab."""
+    # Every row's number when the rows of all parts are laid end to end.
+    edges = np.zeros(len(block.parts) + 1, np.int64)
+    np.cumsum([len(part) for part in block.parts], out=edges[1:])
+    numbers = edges[block.part] + block.row
+    fields = {name: _scattered([part.fields[name] for part in block.parts], edges, numbers) for name in block.parts[0].fields}
+    used = np.concatenate([part.used for part in block.parts if part.used is not None])[numbers]
+    starts = Ragged.joined([part.starts for part in block.parts if part.starts is not None]).take(numbers)
+    return Slab(fields, starts, used, block.counts)
+
+
+def _scattered(columns: list[Any], edges: IntArray, numbers: IntArray) -> Array:
+    """The rows with these numbers, all different, in their order.
+
+    Copied a column at a time: each copy gives up the interpreter lock and waits for it again, which for each single row would
+    take longer than the copy.
+    """
+    order = numbers.argsort()
+    ascending = numbers[order]
+    ends = ascending.searchsorted(edges).tolist()
+    out = np.empty((len(numbers), *columns[0].shape[1:]), np.result_type(*columns))
+    for column, edge, first, last in zip(columns, edges.tolist(), ends[:-1], ends[1:], strict=False):
+        if last - first == len(column):
+            out[order[first:last]] = column
+        elif first < last:
+            out[order[first:last]] = column[ascending[first:last] - edge]
+    return out
+
+
+def gather(block: Block | Rows) -> tuple[dict[str, Column], Ragged | None, IntArray]:
+    """Copies a block's elements out of its parts: fields, segment starts, used lengths.
+
+    Raises:
+        DataError: packed rows that do not all have the same fields.
+    """
+    if isinstance(block, Rows):
+        return block.gather()
+    places = list(zip(block.part.tolist(), block.row.tolist(), strict=True))
+    if block.parts[0].starts is None:
+        return _documents(block, places), None, block.used()
+    fields: dict[str, Column] = {}
+    names = set(block.parts[0].fields)
+    for part in block.parts:
+        if set(part.fields) != names:
+            raise fields_differ(sorted(names ^ set(part.fields))[0])
+    for name, column in block.parts[0].fields.items():
+        assert isinstance(column, np.ndarray)
+        out = np.empty((len(places), *column.shape[1:]), column.dtype)
+        for i, (number, row) in enumerate(places):
+            out[i] = block.parts[number].fields[name][row]
+        fields[name] = out
+    segments = []
+    for number, row in places:
+        starts = _starts(block, number)
+        segments.append(starts.values[starts.offsets[row] : starts.offsets[row + 1]])
+    offsets = np.zeros(len(places) + 1, np.int64)
+    np.cumsum([len(segment) for segment in segments], out=offsets[1:])
+    return fields, Ragged(np.concatenate(segments), offsets), block.used()
+
+
+def _documents(block: Block, places: list[tuple[int, int]]) -> dict[str, Column]:
+    """Columns of documents; numbers of one length as an array [rows, length], everything else as lists. Missing is None."""
+    rows: list[dict[str, Any]] = []
+    for number, row in places:
+        part = block.parts[number]
+        held = part.documents.records[row] if part.documents is not None and part.documents.records is not None else {}
+        rows.append({**held, **{name: column[row] for name, column in part.fields.items()}})
+    columns: dict[str, Column] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
+        alike = all(isinstance(v, np.ndarray) and v.ndim == 1 and v.shape == values[0].shape for v in values)  # type: ignore[union-attr]
+        columns[name] = np.stack(values) if alike else values  # type: ignore[arg-type]
+    return columns
+
+
+def _starts(block: Block, part: int) -> Ragged:
+    starts = block.parts[part].starts
+    assert starts is not None
+    return starts
+
+
+def zero_weight(like: Mapping[str, Column] | None, rows: int, length: int) -> tuple[dict[str, Column], Ragged, IntArray]:
+    """Rows of padding only, for a rank that runs more forwards than it owns sequences.
+
+    Args:
+        like: fields of a real batch, so that these rows have the same; None for tokens alone.
+    """
+    fields: dict[str, Column] = {"input_ids": np.zeros((rows, length), np.uint32)}
+    for name, column in (like or {}).items():
+        shaped = isinstance(column, np.ndarray)
+        fields[name] = np.zeros((rows, *column.shape[1:]), column.dtype) if shaped else [None] * rows  # type: ignore[union-attr]
+    return fields, Ragged(np.zeros(rows, np.int32), np.arange(rows + 1)), np.zeros(rows, np.int64)

@@ -1,0 +1,1 @@
+"""Runners: where stages work. The results come back in the order of submission."""

@@ -1,0 +1,122 @@
+"""A child process that ends with its parent: started afresh (never forked), told what to do over a socket.
+
+It lies in a session of its own, so that a signal to the training process's group does not take it away before the last
+state is saved; it ends when its parent closes the socket, and when the parent ends in whatever way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any, Protocol
+
+from zephon.engine.runners.transport import Channel, Closed, make_slots
+from zephon.errors import ConfigError
+
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from zephon.engine.runners.child import main; main(sys.argv[2])"
+)
+_PR_SET_PDEATHSIG = 1
+
+
+class Task(Protocol):
+    """What a child does: pickled in the parent, run in the child until it returns or the channel is closed."""
+
+    def __call__(self, channel: Channel) -> None: ...
+
+
+class Child:
+    """The parent's side.
+
+    Args:
+        task: pickled `Task`, see `pack`.
+        slots: how many shared memory files it shares with the child.
+    """
+
+    def __init__(self, task: bytes, slots: int) -> None:
+        ours, theirs = socket.socketpair()
+        shared = make_slots(slots)
+        self.channel = Channel(ours, shared)
+        # A lifeline that nobody writes to: reading it ends when this process does.
+        watched, self._lifeline = os.pipe()
+        passed = [theirs.fileno(), watched, *shared]
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _START, json.dumps(sys.path), json.dumps([os.getpid(), _is_main(), *passed])],
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            os.close(watched)
+        self.channel.send(task)
+
+    @property
+    def status(self) -> int | None:
+        return self.process.poll()
+
+    def close(self) -> None:
+        """Ends the child now: nothing in it is worth waiting for."""
+        self.channel.hang_up()
+        self.process.kill()
+        self.process.wait()
+        self.channel.close()
+        os.close(self._lifeline)
+
+
+def pack(task: Task, option: str) -> bytes:
+    """The task as bytes. Raises ConfigError when a function in it cannot be found again by its name."""
+    try:
+        data = pickle.dumps(task, protocol=5)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"{option} cannot hand this pipeline to another process: {error}",
+            follows="a function would have to be guessed there",
+            remedy="use functions defined at the top of a module instead of lambdas and closures, or runner='threads'",
+        ) from error
+    main: dict[str, Any] = {}
+    if b"__main__" in data:
+        from multiprocessing import spawn
+
+        known = spawn.get_preparation_data("zephon")
+        main = {name: known[name] for name in ("init_main_from_name", "init_main_from_path") if name in known}
+    return pickle.dumps((main, data))
+
+
+def main(arguments: str) -> None:
+    """Entry of the child."""
+    parent, die_with_thread, connection, watched, *slots = json.loads(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if die_with_thread:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(0)
+    threading.Thread(target=_end_with, args=(watched,), daemon=True).start()
+    channel = Channel(socket.socket(fileno=connection), slots)
+    prepared, data = pickle.loads(channel.receive()[0])
+    if prepared:
+        from multiprocessing import spawn
+
+        spawn.prepare(prepared)
+    task: Task = pickle.loads(data)
+    with contextlib.suppress(Closed):
+        task(channel)
+
+
+def _end_with(lifeline: int) -> None:
+    os.read(lifeline, 1)
+    os._exit(0)
+
+
+def _is_main() -> bool:
+    # The death signal is sent when the *thread* that started the child ends, so only the main thread may use it.
+    return threading.current_thread() is threading.main_thread()

@@ -1,0 +1,1 @@
+"""Formats: how a shard of one kind becomes documents."""

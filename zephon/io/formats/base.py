@@ -1,0 +1,128 @@
+"""What a format is, and which there are.
+
+A format turns a range of a shard into documents. The one rule for all of them: a document belongs to the range in which
+its first unit lies, so any cut of a shard into ranges gives every document exactly once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from zephon.errors import ConfigError, DataError, nearest
+from zephon.types import Column
+
+if TYPE_CHECKING:
+    from zephon.io.dataset import Dataset
+
+
+class Documents(NamedTuple):
+    """What a format read: row names, and the records or columns that belong to them (see `Columns`).
+
+    ``bad`` holds an error, with its ``document`` set, for each document that could not be read while others could.
+    """
+
+    rows: list[int]
+    records: list[dict[str, object]] | None
+    fields: dict[str, Column]
+    bad: tuple[DataError, ...] = ()
+
+
+def bad_document(document: tuple[int, int], kind: str, what: str, *, follows: str, remedy: str) -> DataError:
+    """An error about one document, which can be left out as well. See `DataError` for ``document`` and ``kind``."""
+    out = "or leave such documents out: on_error='quarantine' (data.on_error in an experiment)"
+    error = DataError(what, follows=follows, remedy=f"{remedy}, {out}")
+    error.document, error.kind = document, kind
+    return error
+
+
+class Format(Protocol):
+    """Reads documents. Instances are stateless and may be used from several threads."""
+
+    @property
+    def name(self) -> str: ...
+
+    def read(self, dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
+        """The documents whose first unit lies in [start, stop) of the shard."""
+        ...
+
+
+SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".jsonl.gz": "jsonl",
+    ".jsonl.zst": "jsonl",
+    ".parquet": "parquet",
+    ".mds": "mds",
+    ".mds.zstd": "mds",
+    ".tar": "webdataset",
+    ".txt": "text",
+    ".md": "text",
+    ".rst": "text",
+    ".py": "text",
+}
+
+
+_COMPRESSED = ("gz", "zst", "zstd")
+
+
+def detect(names: list[str], where: str) -> tuple[str, list[int] | None]:
+    """The one format of these files, and the indexes of those that are of it; None for all of them.
+
+    Raises:
+        ConfigError: no file has a known suffix, or files of two formats lie side by side.
+    """
+    usual = _suffix(names[0])
+    if (only := _format_of(usual)) is not None and "\0".join([*names, ""]).count(f".{usual}\0") == len(names):
+        return only, None  # nearly always, and there may be very many; no name holds a zero
+    suffixes = [_suffix(name) for name in names]
+    formats = {suffix: _format_of(suffix) for suffix in suffixes}
+    found = {fmt: names[suffixes.index(suffix)] for suffix, fmt in reversed(formats.items()) if fmt is not None}
+    if not found:
+        raise ConfigError(
+            f"{where!r}: no file has a known suffix ({', '.join(SUFFIXES)})",
+            follows="it would be unknown how to read them",
+            remedy="name the format with fmt=...",
+        )
+    if len(found) > 1:
+        listed = ", ".join(f"{fmt} ({example})" for fmt, example in sorted(found.items()))
+        raise ConfigError(
+            f"{where!r} holds files of several formats: {listed}",
+            follows="some of them would be left out without a word",
+            remedy="point at one of them with a glob, or name the format with fmt=...",
+        )
+    (fmt,) = found
+    if None not in formats.values():
+        return fmt, None
+    return fmt, [i for i, suffix in enumerate(suffixes) if formats[suffix] is not None]
+
+
+def _suffix(name: str) -> str:
+    """What a file's name ends with, two parts of it where the last one says how it is compressed."""
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem.rpartition('.')[2]}.{suffix}" if suffix.lower() in _COMPRESSED else suffix
+
+
+def _format_of(suffix: str) -> str | None:
+    return SUFFIXES.get(f".{suffix.lower()}")
+
+
+_HOMES = {
+    "jsonl": ("jsonl", "Jsonl"),
+    "text": ("text", "Text"),
+    "parquet": ("parquet", "Parquet"),
+    "mds": ("mds", "Mds"),
+    "webdataset": ("tar", "Tar"),
+    "memory": ("memory", "Memory"),
+}
+
+
+def format_named(name: str) -> Format:
+    """The format of this name; the others are not loaded. Raises ConfigError for an unknown one."""
+    if name not in _HOMES:
+        raise ConfigError(
+            f"format {name!r} is not supported", follows="its files could not be read", remedy=nearest(name, _HOMES)
+        )
+    module, kind = _HOMES[name]
+    made: Format = getattr(importlib.import_module(f"zephon.io.formats.{module}"), kind)()
+    return made

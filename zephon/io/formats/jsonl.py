@@ -1,0 +1,180 @@
+"""JSON Lines: one JSON object a line. A line belongs to the range in which its first byte lies.
+
+range 1 |{"text": "a"}\\n{"te|xt": "bb"}\\n{"text": "c"}| range 2
+         ^ document 0    ^ document 1 (read past the cut)   range 2 starts at its first line: document 2
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zephon.errors import DataError
+from zephon.fastjson import loads
+from zephon.io.decoded import Held, listing_of
+from zephon.io.formats.base import Documents, bad_document
+from zephon.io.storage import read_range, read_scratch
+
+if TYPE_CHECKING:
+    from zephon.io.dataset import Dataset
+
+_TAIL = 1 << 14
+_held = Held()
+_BOM = b"\xef\xbb\xbf"
+_LINE_FEED = 0x0A
+
+
+class Jsonl:
+    name = "jsonl"
+
+    def read(self, dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
+        """Documents as dicts; rows are byte offsets. Blank lines and a byte order mark are passed over.
+
+        Raises:
+            DataError: a line is not one JSON object, or a compressed shard is truncated; names the address and the line.
+        """
+        if dataset.shards[shard].lower().endswith((".gz", ".zst")):
+            size = int(dataset.sizes[shard])
+            content = _held.get((listing_of(dataset), shard), lambda: _decompress(dataset, shard), len)
+            # Compressed shards are planned by their compressed size and cut into equal parts of the decoded content.
+            start, stop = start * len(content) // size, stop * len(content) // size
+            return _parse(dataset, shard, *_lines_from(content, start, stop))
+        return _parse(dataset, shard, *_lines_between(dataset, shard, start, stop))
+
+
+class _Lines(NamedTuple):
+    """Whole lines: ``data[first:last]``, the first of which is at this offset of the shard."""
+
+    offset: int
+    data: bytes | bytearray
+    first: int
+    last: int
+
+
+def _lines_between(dataset: Dataset, shard: int, start: int, stop: int) -> _Lines:
+    """The whole lines that begin in [start, stop)."""
+    path, size = dataset.path(shard), int(dataset.sizes[shard])
+    begin = max(start - 1, 0)  # one byte back: a range that follows a line feed starts with a document of its own
+    wanted = min(stop + _TAIL, size)  # mostly the end of the last line comes along
+    data: bytes | bytearray
+    data, count = read_scratch(dataset.fs, path, begin, wanted, (listing_of(dataset), shard))
+    if begin + count < wanted:
+        raise DataError(
+            f"{path} ends at byte {begin + count}, but the listing said {size} bytes",
+            follows="documents would be lost without a word",
+            remedy="restore the shard, or start a new run on the data as it is now",
+        )
+    first = data.find(b"\n", 0, count) + 1 if start > 0 else 0
+    if start > 0 and (first == 0 or begin + first >= stop):
+        return _Lines(start, b"", 0, 0)
+    last = data.find(b"\n", stop - 1 - begin, count) + 1
+    while not last and begin + count < size:
+        more = read_range(dataset.fs, path, begin + count, min(begin + 2 * count, size))
+        if not more:
+            break
+        last = more.find(b"\n") + 1
+        last = count + last if last else 0
+        data = bytes(memoryview(data)[:count]) + more
+        count = len(data)
+    return _Lines(begin + first, data, first, last or count)
+
+
+def _lines_from(content: bytes, start: int, stop: int) -> _Lines:
+    first = content.find(b"\n", start - 1) + 1 if start > 0 else 0
+    if first >= stop or (start > 0 and first == 0):
+        return _Lines(start, b"", 0, 0)
+    end = content.find(b"\n", stop - 1)
+    return _Lines(first, content, first, len(content) if end < 0 else end + 1)
+
+
+def _decompress(dataset: Dataset, shard: int) -> bytes:
+    raw = read_range(dataset.fs, dataset.path(shard), 0, int(dataset.sizes[shard]))
+    try:
+        if dataset.shards[shard].lower().endswith(".gz"):
+            return gzip.decompress(raw)
+        return _unzstd(raw)
+    except (EOFError, OSError, zlib.error, ValueError) as error:
+        raise DataError(
+            f"{dataset.path(shard)} cannot be decompressed: {error}",
+            follows="the documents behind the damage would be lost without a word",
+            remedy="restore the shard from its source",
+        ) from error
+
+
+def _unzstd(raw: bytes) -> bytes:
+    """All frames. The library's own readers end quietly where the input does."""
+    import zstandard
+
+    parts = []
+    while raw:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            parts.append(frame.decompress(raw))
+        except zstandard.ZstdError as error:
+            raise ValueError(str(error)) from error
+        if not frame.eof:
+            raise EOFError("the file ends in the middle of a frame")
+        raw = frame.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _parse(dataset: Dataset, shard: int, offset: int, data: bytes | bytearray, first: int, last: int) -> Documents:
+    if offset == 0 and data.startswith(_BOM, first, last):
+        first, offset = first + len(_BOM), len(_BOM)
+    ends, end = [], data.find(b"\n", first, last)
+    while end >= 0:
+        ends.append(end)
+        end = data.find(b"\n", end + 1, last)
+    if first < last and data[last - 1] != _LINE_FEED:
+        ends.append(last)
+    begins = [first, *(end + 1 for end in ends[:-1])]
+    view, shift = memoryview(data), offset - first
+    try:
+        records = [loads(view[begin:end]) for begin, end in zip(begins, ends, strict=False)]
+    except ValueError:
+        records = [None]
+    if {*map(type, records)} <= {dict}:
+        return Documents([begin + shift for begin in begins[: len(ends)]], records, {})
+    lines = [bytes(view[begin:end]) for begin, end in zip(begins, ends, strict=False)]
+    return _one_by_one(dataset, shard, offset, lines)
+
+
+def _one_by_one(dataset: Dataset, shard: int, offset: int, lines: Sequence[bytes]) -> Documents:
+    """Where something is not in order, down to a blank line: what is good, and an error for each document that is not."""
+    rows: list[int] = []
+    records: list[dict[str, Any]] = []
+    bad: list[DataError] = []
+    for line in lines:
+        begin, offset = offset, offset + len(line) + 1
+        try:
+            record = loads(line)
+        except ValueError as error:
+            if line.strip():
+                bad.append(_bad_line(dataset, shard, begin, "is not one JSON object", f": {error}"))
+            continue
+        if type(record) is dict:
+            records.append(record)
+            rows.append(begin)
+        else:
+            why = f"holds a JSON {type(record).__name__} where an object is needed"
+            bad.append(_bad_line(dataset, shard, begin, why))
+    return Documents(rows, records, {}, tuple(bad))
+
+
+def _bad_line(dataset: Dataset, shard: int, offset: int, why: str, detail: str = "") -> DataError:
+    return bad_document(
+        (shard, offset),
+        f"a line {why}",
+        f"line at byte {offset} of {dataset.path(shard)}{_line_number(dataset, shard, offset)} {why}{detail}",
+        follows="the document would be left out without a word",
+        remedy="mend the line, remove it before a new run begins",
+    )
+
+
+def _line_number(dataset: Dataset, shard: int, offset: int) -> str:
+    if offset > 1 << 28 or dataset.shards[shard].lower().endswith((".gz", ".zst")):
+        return ""  # counting would mean reading too much for the sake of a message
+    before = read_range(dataset.fs, dataset.path(shard), 0, offset)
+    return f" (line {before.count(bytes([10])) + 1})"

@@ -1,0 +1,1 @@
+"""Backends: who runs the nodes of an attempt."""

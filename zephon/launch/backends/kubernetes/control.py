@@ -1,0 +1,189 @@
+"""A run on Kubernetes as the launcher's verbs see it: what ``local`` gives for this machine, from the API server.
+
+    read_state(rundir, attempt)   state, members, target, generation, message   (the shape of supervisor.json)
+    command(rundir, attempt, {"verb": "stop" | "resume" | "rescale" | "delete", ...})
+
+The membership is read from the run directory, where the coordinator writes it; everything else from the Job and its pods.
+A cluster that does not answer is not a failed job: the last known size is shown, and the message says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torchx.specs import AppState, parse_app_handle
+
+from zephon.agent.coordinator import allowed_nodes, note_stop, want_nodes
+from zephon.errors import ConfigError
+from zephon.launch.backends.kubernetes.errors import ClusterError
+from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
+from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler
+from zephon.launch.backends.kubernetes.status import Summary
+from zephon.run.data_end import data_end
+from zephon.run.directory import RunDir
+from zephon.run.events import read_events
+from zephon.spec.experiment import RunSpec
+from zephon.stages.stage import TRAIN, read_turns
+
+_LOOK_RETRY_S = 10.0
+
+
+def read_state(rundir: RunDir, attempt: int) -> dict[str, Any]:
+    """How the attempt's Job stands, in the words of the local supervisor's state file."""
+    where = ("attempts", RunDir.attempt_name(attempt))
+    scheduler, app_id = _scheduler(rundir, attempt, retry_s=_LOOK_RETRY_S)
+    known = rundir.read_json("generation.json") if rundir.exists("generation.json") else {}
+    current = known.get("attempt") == attempt
+    members: list[str] = list(known.get("nodes", [])) if current else []
+    state: dict[str, Any] = {"app_id": app_id, "members": members, "target": len(members), "status": None}
+    state |= _history(rundir, attempt) | _stages(rundir, attempt)
+    state["generation"] = int(known.get("generation", 0)) if current else 0
+    try:
+        summary = scheduler.summary(app_id)
+    except ClusterError as error:
+        return _in_stage(state) | {"state": "RUNNING", "message": f"the cluster does not answer: {error.what}"}
+    if summary is None:
+        done = _finished(rundir, where, state)
+        text = "" if done else "the job is no longer in the cluster; resume starts a new attempt"
+        return _in_stage(state | {"state": "DONE" if done else "STOPPED", "members": [], "message": text})
+    there = {node.pod for node in summary.nodes if node.state == AppState.RUNNING}
+    state["members"] = [name for name in members if name.split("@")[0] in there]
+    return _in_stage(state | {"target": summary.wanted, **_words(summary)})
+
+
+def _history(rundir: RunDir, attempt: int) -> dict[str, Any]:
+    """What the attempt's events say: the last resize, and how often what happened."""
+    mine = [event for event in read_events(rundir) if event["attempt"] == attempt]
+    resizes = [event for event in mine if event["event"] == "resized"]
+    lost = [event for event in mine if event["event"] == "regroup" and str(event["reason"]).startswith("lost")]
+    failures = [event for event in mine if event["event"] == "workers_exited" and event.get("error")]
+    counters = {"failures": len(failures), "lost": len(lost), "resizes": len(resizes)}
+    return {"resize": resizes[-1] if resizes else None, "counters": counters}
+
+
+def _stages(rundir: RunDir, attempt: int) -> dict[str, Any]:
+    """How the attempt's stages stand, by its coordinator; nothing where training is all."""
+    spec = rundir.read_json("attempts", RunDir.attempt_name(attempt), "spec.json")
+    order = spec.get("stages", {}).get("order", [TRAIN])
+    turns = read_turns(rundir, attempt)
+    states = turns.get("stages") or [[name, "waiting"] for name in order]
+    return {"stages": states if len(order) > 1 else [], "stage": turns.get("stage", ""), "turn": turns.get("node", "")}
+
+
+def _in_stage(state: dict[str, Any]) -> dict[str, Any]:
+    """A state with words for the stage that is under way; one whose job was stopped is stopped."""
+    stage, node = state["stage"], str(state.pop("turn")).split("@")[0]
+    if state.get("state") == "STOPPED":
+        state["stages"] = [[name, "stopped" if is_at == "running" else is_at] for name, is_at in state["stages"]]
+    elif stage not in ("", TRAIN) and state.get("state") in ("RUNNING", "STARTING"):
+        state["message"] = f"stage {stage}{f' on {node}' if node else ''}; {state['message']}"
+    return state
+
+
+def _words(summary: Summary) -> dict[str, Any]:
+    if summary.state == AppState.RUNNING:
+        return {"state": "DRAINING" if summary.line.startswith("stopping") else "RUNNING", "message": summary.line}
+    if summary.state == AppState.PENDING:
+        return {"state": "QUEUED" if summary.line.startswith("waiting in the queue") else "STARTING", "message": summary.line}
+    if summary.state == AppState.SUCCEEDED:
+        return {"state": "DONE", "status": 0, "message": "", "members": []}
+    stopped = summary.state == AppState.CANCELLED
+    return {
+        "state": "STOPPED" if stopped else "FAILED",
+        "status": 143 if stopped else 1,
+        "message": summary.line,
+        "members": [],
+    }
+
+
+def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> str:
+    """Carries out one verb on the attempt's Job; returns a sentence on what happens.
+
+    Raises:
+        ConfigError: the verb cannot apply to this Job.
+        ClusterError: the API server refused or did not answer.
+    """
+    scheduler, app_id = _scheduler(rundir, attempt, retry_s=60.0)
+    verb = message["verb"]
+    if verb == "rescale":
+        _check_size(rundir, attempt, int(message["nodes"]))
+        note = scheduler.rescale(app_id, int(message["nodes"])).note
+        with contextlib.suppress(OSError):  # the coordinator has no right to read the Job; without this it may gather in steps
+            want_nodes(rundir, attempt, int(message["nodes"]))
+        return note
+    actions = {"stop": scheduler.stop, "resume": scheduler.resume, "delete": scheduler.delete}
+    if verb not in actions:
+        raise ConfigError(
+            f"verb {verb!r} is unknown", follows="nothing was done", remedy=f"one of {', '.join(actions)}, rescale"
+        )
+    actions[verb](app_id)
+    if verb == "stop":
+        with contextlib.suppress(OSError):  # as above; without this a resume within minutes is told as a replaced node
+            note_stop(rundir, attempt)
+    return ""
+
+
+def log_lines(rundir: RunDir, attempt: int, index: int, *, follow: bool) -> Iterable[str]:
+    """The log of one node's pods with newlines, from the cluster to which this attempt was submitted."""
+    scheduler, app_id = _scheduler(rundir, attempt, retry_s=60.0)
+    return scheduler.log_iter(app_id, "node", index, should_tail=follow)
+
+
+def preview(rundir: RunDir, attempt: int, nodes: int) -> str:
+    """What a rescale would do to the pods; refuses what ``rescale`` would refuse."""
+    scheduler, app_id = _scheduler(rundir, attempt, retry_s=60.0)
+    _check_size(rundir, attempt, nodes)
+    return scheduler.preview(app_id, nodes)
+
+
+def _check_size(rundir: RunDir, attempt: int, nodes: int) -> None:
+    """Refuses a size among which the lanes cannot be divided: its pods would only stand by. 0 is the scheduler's to refuse.
+
+    So is a change in a stage in which nobody trains.
+    """
+    stage = read_turns(rundir, attempt).get("stage", "")
+    if stage not in ("", TRAIN):
+        raise ConfigError(
+            f"the run is in stage {stage}, for which one node is enough",
+            follows="there would be nothing to divide",
+            remedy="repeat the command when it trains; `status` shows its stages",
+        )
+    spec = RunSpec.from_dict(rundir.read_json("attempts", RunDir.attempt_name(attempt), "spec.json"))
+    allowed = allowed_nodes(spec)
+    if nodes == 0 or allowed(nodes):
+        return
+    fits = [n for n in range(spec.elastic.nodes_min, spec.elastic.nodes_max + 1) if allowed(n)]
+    raise ConfigError(
+        f"nodes={nodes} does not divide the {spec.lanes.count} lanes of this run",
+        follows="some of the nodes would only stand by",
+        remedy=f"use one of nodes={', '.join(map(str, fits))}, or start with lanes.allow=uneven",
+    )
+
+
+def _finished(rundir: RunDir, where: tuple[str, str], state: Mapping[str, Any]) -> bool:
+    if any(is_at not in ("done", "skipped") for _, is_at in state["stages"]):
+        return False
+    try:
+        progress = rundir.read_json(*where, "progress.json")
+    except FileNotFoundError:
+        return False
+    return bool(progress["step"] >= progress["steps"]) or data_end(rundir) == progress["step"]
+
+
+def _scheduler(rundir: RunDir, attempt: int, *, retry_s: float) -> tuple[KubernetesScheduler, str]:
+    where = ("attempts", RunDir.attempt_name(attempt))
+    _, _, app_id = parse_app_handle(rundir.read_json(*where, "handle.json")["handle"])
+    options = options_from(rundir.read_json(*where, "spec.json")["scheduler"]["options"])
+    return _connected(options.namespace, options.kubeconfig, options.context, options.request_timeout_s, retry_s), app_id
+
+
+@functools.lru_cache(maxsize=8)
+def _connected(
+    namespace: str, kubeconfig: str | None, context: str | None, timeout_s: float, retry_s: float
+) -> KubernetesScheduler:
+    """One connection per cluster: a display looks several times a second."""
+    options = KubernetesOptions(namespace=namespace, kubeconfig=kubeconfig, context=context, request_timeout_s=timeout_s)
+    return KubernetesScheduler("zephon", options, retry_s=retry_s)

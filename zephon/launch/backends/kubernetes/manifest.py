@@ -1,0 +1,165 @@
+"""An AppDef as the exact objects that are sent: a pure function of the AppDef, the options and a submission id.
+
+    Job <name>                  Indexed, one pod per node; owns the three others
+    ConfigMap <name>            the attempt's resolved RunSpec
+    Service <name>              headless: names for the nodes and the coordinator, also before they are ready
+    Deployment <name>-coordinator   decides who is in which generation; holds nothing that cannot be rebuilt
+
+The owner reference is the one thing that a dry run cannot know (the Job's UID): ``owned_by`` adds it when the Job exists.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import yaml
+from torchx.specs import AppDef
+
+from zephon.launch.backends.kubernetes import names
+from zephon.launch.backends.kubernetes.facts import JobFacts, facts_of
+from zephon.launch.backends.kubernetes.options import KubernetesOptions
+from zephon.launch.backends.kubernetes.overlay import apply_overlay, changes
+from zephon.launch.backends.kubernetes.pod import Json, coordinator_template, labels, node_template, selector
+
+COORDINATOR_MODULE = "zephon.agent.coordinator"
+# What the agent's exit status means is written in zephon/agent/entry.py.
+FINAL_EXITS, DRAINED_EXITS = (65, 70), (75, 143)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What one submit sends: the Job first, which owns the rest; what the overlay changed, a line a leaf; and remarks."""
+
+    namespace: str
+    name: str
+    documents: tuple[Json, ...]
+    overlaid: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_yaml(self) -> str:
+        """The objects as a YAML stream that ``kubectl apply -f -`` accepts, the overlay's changes as comments above."""
+        head = "".join(f"# note: {line}\n" for line in self.notes)
+        head += "".join(f"# overlay: {line}\n" for line in self.overlaid)
+        dumped = (yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True) for document in self.documents)
+        return head + "---\n".join(dumped)
+
+
+def build(app: AppDef, options: KubernetesOptions, *, submission: str) -> Request:
+    """All objects of one attempt.
+
+    Args:
+        app: what the component returned, macros not yet substituted.
+        options: typed options; ``options.overlay`` is applied last.
+        submission: identifies this submission.
+    Raises:
+        ConfigError: a name, path, period or overlay that cannot work.
+    """
+    facts = facts_of(app, options, submission=submission)
+    built = {
+        "job": _job(facts, options),
+        "config_map": _config_map(facts, options),
+        "service": _service(facts, options),
+        "coordinator": _coordinator(facts, options),
+    }
+    final = apply_overlay(built, options.overlay)
+    overlaid = tuple(f"{name}.{line}" for name in built for line in changes(built[name], final[name]))
+    notes = () if "@sha256:" in facts.role.image else (f"image {facts.role.image} is a tag: later pods may run other code",)
+    documents = tuple(final.values())
+    return Request(namespace=options.namespace, name=facts.name, documents=documents, overlaid=overlaid, notes=notes)
+
+
+def owned_by(document: Json, job: Json) -> Json:
+    """A copy of an object that is deleted together with ``job`` (as the API server returned it)."""
+    owned = copy.deepcopy(document)
+    owned["metadata"]["ownerReferences"] = [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
+    ]
+    return owned
+
+
+def _metadata(facts: JobFacts, options: KubernetesOptions, *, name: str) -> Json:
+    annotations = {names.SPEC_SHA256: facts.spec_sha256, names.SUBMISSION: facts.submission}
+    return {"name": name, "namespace": options.namespace, "labels": labels(facts), "annotations": annotations}
+
+
+def _job(facts: JobFacts, options: KubernetesOptions) -> Json:
+    metadata = _metadata(facts, options, name=facts.name)
+    metadata["annotations"] |= {names.NODES_MIN: str(facts.nodes_min), names.NODES_MAX: str(facts.nodes_max)}
+    template = node_template(facts, options)
+    if options.queue is not None:
+        metadata["labels"]["kueue.x-k8s.io/queue-name"] = options.queue
+        # Only beside a queue label: without one, Kueue gates the pods and nobody ungates them.
+        metadata["annotations"]["kueue.x-k8s.io/elastic-job"] = "true"
+        if options.queue_priority is not None:
+            metadata["labels"]["kueue.x-k8s.io/priority-class"] = options.queue_priority
+    spec: Json = {
+        "completionMode": "Indexed",
+        "parallelism": facts.nodes,
+        "completions": facts.nodes,
+        "suspend": options.queue is not None,
+        "backoffLimitPerIndex": options.retries_per_node,
+        "maxFailedIndexes": 0,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {"rules": _failure_rules()},
+        "template": template,
+    }
+    if options.keep_finished_s is not None:
+        spec["ttlSecondsAfterFinished"] = options.keep_finished_s
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _failure_rules() -> list[Json]:
+    """First match wins: a final verdict ends the Job, a disruption or a drain costs nothing, the rest is counted."""
+
+    def exit_codes(action: str, *codes: int) -> Json:
+        return {"action": action, "onExitCodes": {"containerName": "main", "operator": "In", "values": list(codes)}}
+
+    return [
+        exit_codes("FailJob", *FINAL_EXITS),
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        exit_codes("Ignore", *DRAINED_EXITS),
+    ]
+
+
+def _config_map(facts: JobFacts, options: KubernetesOptions) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(facts, options, name=facts.name),
+        "immutable": True,
+        "data": {"spec.json": facts.spec},
+    }
+
+
+def _service(facts: JobFacts, options: KubernetesOptions) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(facts, options, name=facts.name),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": selector(facts),
+            "ports": [{"name": "meet", "port": options.coordinator_port}],
+        },
+    }
+
+
+def _coordinator(facts: JobFacts, options: KubernetesOptions) -> Json:
+    command = [facts.role.entrypoint, "-m", COORDINATOR_MODULE]
+    for flag in ("--run", "--attempt", "--nnodes", "--procs"):
+        if (value := facts.argument(flag)) is not None:
+            command += [flag, value]
+    command += ["--nodes", str(facts.nodes), "--linger", "--host", "0.0.0.0", "--port", str(options.coordinator_port)]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(facts, options, name=f"{facts.name}-coordinator"),
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": selector(facts, role="coordinator")},
+            "template": coordinator_template(facts, options, command=command),
+        },
+    }

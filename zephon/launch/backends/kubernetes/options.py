@@ -1,0 +1,178 @@
+"""KubernetesOptions: every setting of ``scheduler=kubernetes``, typed and checked before anything is sent.
+
+Secrets are referred to by name and key; no field takes a secret's value. What has no field of its own goes through
+``overlay``, which is applied last (see overlay.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from zephon.errors import ConfigError
+from zephon.launch.backends.kubernetes.names import check_dns_label, check_object_name, quantity
+from zephon.spec.experiment import Spec, free
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SecretKey(Spec):
+    """Where an environment variable's value lies: a key of a Secret in the job's namespace."""
+
+    secret: str = free()
+    key: str = free()
+    optional: bool = free(False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Toleration(Spec):
+    key: str | None = free(None)
+    operator: str = free("Equal", choices=("Equal", "Exists"))
+    value: str | None = free(None)
+    effect: str | None = free(None, choices=(None, "NoSchedule", "PreferNoSchedule", "NoExecute"))  # type: ignore[arg-type]
+    seconds: int | None = free(None, ge=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Volume(Spec):
+    """One mounted volume; exactly one source.
+
+    Args:
+        mount: absolute path in the container.
+        claim: name of a PersistentVolumeClaim.
+        config_map: name of a ConfigMap.
+        secret: name of a Secret.
+        empty_dir: size limit of a scratch directory, such as ``50Gi``.
+        host_path: directory of the node (needs a namespace that admits it).
+    """
+
+    mount: str = free()
+    claim: str | None = free(None)
+    config_map: str | None = free(None)
+    secret: str | None = free(None)
+    empty_dir: str | None = free(None)
+    host_path: str | None = free(None)
+    sub_path: str | None = free(None)
+    read_only: bool = free(False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KubernetesOptions(Spec):
+    """Settings of ``scheduler=kubernetes``.
+
+    Args:
+        namespace: where everything is created.
+        kubeconfig, context: which cluster; by default KUBECONFIG and its current context, inside a pod the pod's own.
+        image: container image, best by digest.
+        cpu, memory_mb, gpu: resources of one node, whole numbers; the component puts them into the role.
+        gpu_resource: the name that the device plugin gives to GPUs.
+        topology_spread: keep nodes on different machines: ``none``, ``prefer`` or ``require``.
+        lost_node_s: seconds until pods of an unreachable machine are given up.
+        shm_size, tmp_size: sizes of /dev/shm (memory) and /tmp.
+        queue: Kueue LocalQueue; ``queue_priority`` is a WorkloadPriorityClass.
+        retries_per_node: crashes of one node after which the Job fails; drains, evictions and node losses do not count.
+        grace_s: seconds between SIGTERM and SIGKILL; by default the drain budget and 30 s.
+        keep_finished_s: how long a finished Job stays readable; None keeps it until it is deleted.
+        server_dry_run: let the API server check all objects before the first is created.
+        overlay: raw parts merged last into ``job``, ``nodes``, ``pods``, ``config_map``, ``service``, ``coordinator``.
+    """
+
+    namespace: str = free("zephon")
+    kubeconfig: str | None = free(None)
+    context: str | None = free(None)
+    image: str | None = free(None)
+    image_pull_policy: str = free("IfNotPresent", choices=("IfNotPresent", "Always", "Never"))
+    image_pull_secrets: tuple[str, ...] = free(())
+    service_account: str | None = free(None)
+    cpu: int | None = free(None, ge=0)
+    memory_mb: int | None = free(None, ge=0)
+    gpu: int | None = free(None, ge=0)
+    gpu_resource: str = free("nvidia.com/gpu")
+    node_selector: dict[str, str] = free({})
+    tolerations: tuple[Toleration, ...] = free(())
+    affinity: dict[str, Any] = free({})
+    priority_class: str | None = free(None)
+    topology_spread: str = free("prefer", choices=("none", "prefer", "require"))
+    lost_node_s: int = free(30, ge=0)
+    volumes: dict[str, Volume] = free({})
+    env: dict[str, str] = free({})
+    env_from_secrets: dict[str, SecretKey] = free({})
+    shm_size: str = free("1Gi")
+    tmp_size: str = free("10Gi")
+    queue: str | None = free(None)
+    queue_priority: str | None = free(None)
+    run_as_user: int = free(1000, ge=1)
+    run_as_group: int = free(1000, ge=1)
+    retries_per_node: int = free(20, ge=0)
+    grace_s: int | None = free(None, ge=1)
+    keep_finished_s: int | None = free(86400, ge=0)
+    coordinator_port: int = free(29400, ge=1024)
+    coordinator_cpu: str = free("50m")
+    coordinator_memory: str = free("256Mi")
+    server_dry_run: bool = free(True)
+    request_timeout_s: float = free(30.0, ge=0.1)
+    overlay: dict[str, Any] = free({})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_dns_label(self.namespace, setting="namespace")
+        for setting in ("service_account", "priority_class", "queue", "queue_priority"):
+            if getattr(self, setting) is not None:
+                check_object_name(getattr(self, setting), setting=setting)
+        for setting in ("shm_size", "tmp_size", "coordinator_cpu", "coordinator_memory"):
+            quantity(getattr(self, setting), setting=setting)
+        for name, volume in self.volumes.items():
+            _check_volume(name, volume)
+        for name, reference in self.env_from_secrets.items():
+            check_object_name(reference.secret, setting=f"env_from_secrets.{name}.secret")
+        if twice := sorted(set(self.env) & set(self.env_from_secrets)):
+            raise ConfigError(
+                f"{twice[0]} is in env and in env_from_secrets",
+                follows="one of the two values would silently win",
+                remedy=f"remove {twice[0]} from one of them",
+            )
+        if self.queue_priority is not None and self.queue is None:
+            raise ConfigError(
+                f"queue_priority={self.queue_priority!r} is set without queue",
+                follows="Kueue does not look at a Job without a queue, so the priority would have no effect",
+                remedy="set queue=NAME as well, or use priority_class for the pods' own priority",
+            )
+
+
+def _check_volume(name: str, volume: Volume) -> None:
+    setting = f"volumes.{name}"
+    check_dns_label(name, setting=setting)
+    if name in ("spec", "shm", "tmp"):
+        raise ConfigError(
+            f"{setting} uses a name that every pod already has",
+            follows="two volumes of one name are refused by the API server",
+            remedy="choose another name",
+        )
+    sources = ("claim", "config_map", "secret", "empty_dir", "host_path")
+    given = [source for source in sources if getattr(volume, source) is not None]
+    if len(given) != 1:
+        raise ConfigError(
+            f"{setting} has {len(given)} sources ({', '.join(given) or 'none'})",
+            follows="a volume comes from exactly one place",
+            remedy=f"give exactly one of {', '.join(sources)}",
+        )
+    if not volume.mount.startswith("/"):
+        raise ConfigError(
+            f"{setting}.mount={volume.mount!r} is not an absolute path",
+            follows="the API server would refuse the pod",
+            remedy="begin the path with /",
+        )
+    if volume.empty_dir is not None:
+        quantity(volume.empty_dir, setting=f"{setting}.empty_dir")
+    for source in ("claim", "config_map", "secret"):
+        if getattr(volume, source) is not None:
+            check_object_name(getattr(volume, source), setting=f"{setting}.{source}")
+
+
+def options_from(cfg: Mapping[str, Any]) -> KubernetesOptions:
+    """Typed options from plain containers.
+
+    Raises:
+        ConfigError: an unknown name or a value of another type, with the dotted name.
+    """
+    return KubernetesOptions.from_dict(cfg, at="scheduler.options")

@@ -1,0 +1,181 @@
+"""Kueue: whether a queue can take a job, why a job waits, and how a queued job is stopped.
+
+Kueue owns ``spec.suspend`` of a queued Job and keeps its reasons on the Job's Workloads, of which the newest unfinished one
+counts. Where the user may not read Workloads the job still runs; only the reason is missing, and that is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from datetime import UTC, datetime
+from typing import Any
+
+from zephon.errors import ConfigError
+from zephon.launch.backends.kubernetes.client import Cluster
+from zephon.launch.backends.kubernetes.errors import Forbidden, NotFound
+from zephon.launch.backends.kubernetes.options import KubernetesOptions
+
+Json = dict[str, Any]
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+ELASTIC_GATE = "kueue.x-k8s.io/elastic-job"
+# A Workload follows its Job within a second; without one after this time Kueue has refused it silently.
+WORKLOAD_S = 10.0
+STOPPED_BY_USER = "stopped by its user"
+
+
+def is_queued(job: Json) -> bool:
+    return QUEUE_LABEL in (job["metadata"].get("labels") or {})
+
+
+def is_elastic(job: Json) -> bool:
+    """Whether this cluster's Kueue scales the Job in place: then, and only then, it has put its gate into the pod template."""
+    gates = job["spec"]["template"]["spec"].get("schedulingGates") or []
+    return any(gate.get("name") == ELASTIC_GATE for gate in gates)
+
+
+def check_queue(cluster: Cluster, options: KubernetesOptions) -> None:
+    """Refuses a queue or priority class that would let the job wait for ever; does nothing where reading is not allowed.
+
+    Raises:
+        ConfigError: no Kueue, no such queue, a queue that is on hold, or no such priority class.
+    """
+    if options.queue is None:
+        return
+    if cluster.kueue_version() is None:
+        raise ConfigError(
+            f"queue={options.queue!r}, but this cluster has no Kueue",
+            follows="the job would be created suspended, and nothing would ever start it",
+            remedy="leave queue out, or have Kueue installed (k8s/components/kueue makes a queue)",
+        )
+    # Who may submit need not be allowed to read queues; Kueue itself will say it on the Workload.
+    with contextlib.suppress(Forbidden):
+        _check_local_queue(cluster, options)
+    if options.queue_priority is not None:
+        _check_priority(cluster, options.queue_priority)
+
+
+def _check_local_queue(cluster: Cluster, options: KubernetesOptions) -> None:
+    queues = {item["metadata"]["name"]: item for item in cluster.find("LocalQueue", options.namespace)}
+    assert options.queue is not None
+    if options.queue not in queues:
+        raise ConfigError(
+            f"queue={options.queue!r} is not in namespace {options.namespace}",
+            follows="the job would wait for ever: Inadmissible",
+            remedy=f"use one of {', '.join(sorted(queues))}" if queues else "have a LocalQueue made in that namespace",
+        )
+    for condition in (queues[options.queue].get("status") or {}).get("conditions") or []:
+        if condition["type"] == "Active" and condition["status"] == "False":
+            raise ConfigError(
+                f"queue={options.queue!r} is not active: {condition.get('reason', '')}: {condition.get('message', '')}",
+                follows="the job would wait until somebody activates the queue",
+                remedy="ask whoever runs the queue, or use another one",
+            )
+
+
+def _check_priority(cluster: Cluster, name: str) -> None:
+    try:
+        cluster.get("WorkloadPriorityClass", "", name)
+    except NotFound:
+        raise ConfigError(
+            f"queue_priority={name!r} is no WorkloadPriorityClass of this cluster",
+            follows="Kueue would leave the job suspended for ever and say so nowhere but in its own log",
+            remedy="kubectl get workloadpriorityclasses lists them",
+        ) from None
+    except Forbidden:
+        pass
+
+
+def workloads_of(cluster: Cluster, job: Json) -> list[Json]:
+    """The Job's Workloads that are not finished, oldest first."""
+    uid, namespace = job["metadata"]["uid"], job["metadata"]["namespace"]
+    found = cluster.find("Workload", namespace, labels=f"kueue.x-k8s.io/job-uid={uid}")
+    unfinished = [item for item in found if (_find(item, "Finished") or {}).get("status") != "True"]
+    return sorted(unfinished, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["name"]))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Queued:
+    """What Kueue says of a job: why it, or its growth, waits (None: nothing waits), and what threatens it while it runs."""
+
+    reason: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def queue_says(cluster: Cluster, job: Json, *, now: datetime | None = None) -> Queued:
+    """Reads the Job's Workloads; says nothing of a job without a queue."""
+    if not is_queued(job):
+        return Queued()
+    now = now or datetime.now(UTC)
+    try:
+        found = workloads_of(cluster, job)
+    except Forbidden:
+        return Queued(reason="the reason is on its Workload, which you may not list" if job["spec"].get("suspend") else None)
+    if not found:
+        return Queued(reason=_no_workload(job, now))
+    newest = found[-1]
+    if newest.get("spec", {}).get("active") is False:
+        return Queued(reason=STOPPED_BY_USER)
+    reserved = _find(newest, "QuotaReserved")
+    if reserved and reserved["status"] == "False":
+        return Queued(reason=f"{reserved.get('reason', '')}: {reserved.get('message', '')}")
+    return Queued(warnings=(*_unready(newest, now), *_stale(newest, job)))
+
+
+def _unready(workload: Json, now: datetime) -> list[str]:
+    """Where Kueue waits for pods (``waitForPodsReady``), it evicts a job whose pods are late, the running ones too."""
+    ready = _find(workload, "PodsReady")
+    if not ready or ready["status"] == "True":
+        return []
+    late = (now - _time(ready["lastTransitionTime"])).total_seconds()
+    return [
+        f"the queue has seen pods that are not ready for {late:.0f} s: when its readiness timeout is over it stops all nodes "
+        "and queues the job again; they save and go on later"
+    ]
+
+
+def _stale(workload: Json, job: Json) -> list[str]:
+    """A size that Kueue has not taken over: it does so within a second, or never."""
+    counted = sum(int(each.get("count", 1)) for each in workload.get("spec", {}).get("podSets") or [])
+    wanted = int(job["spec"].get("completions") or 0)
+    if counted == wanted or job["spec"].get("suspend"):
+        return []
+    return [
+        f"the queue still counts {counted} nodes and the job has {wanted}: if this stays, it has not accepted the rescale; "
+        f"rescale to {counted} takes it back"
+    ]
+
+
+def _no_workload(job: Json, now: datetime) -> str | None:
+    made = _time(job["metadata"]["creationTimestamp"])
+    if not job["spec"].get("suspend") or (now - made).total_seconds() < WORKLOAD_S:
+        return None
+    return "Kueue made no Workload for it: does its priority class exist, and does Kueue run?"
+
+
+def set_active(cluster: Cluster, job: Json, *, active: bool) -> None:
+    """Stops or resumes a queued job by its Workload's own switch: a suspension of the Job itself Kueue takes back at once.
+
+    Raises:
+        Forbidden: the user may not change Workloads.
+    """
+    namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+    for workload in workloads_of(cluster, job):
+        try:
+            cluster.patch("Workload", namespace, workload["metadata"]["name"], {"spec": {"active": active}})
+        except Forbidden as error:
+            raise Forbidden(
+                f"{'stop' if not active else 'resume'} {namespace}/{name}: {error.what}",
+                follows="Kueue owns a queued job's suspension: suspending the Job itself would only restart all its pods",
+                remedy="have patch on workloads.kueue.x-k8s.io granted (k8s/components/kueue/rbac.yaml), or delete the job: "
+                "its run goes on from the last checkpoint with resume",
+            ) from None
+
+
+def _find(item: Json, kind: str) -> Json | None:
+    return next((c for c in (item.get("status") or {}).get("conditions") or [] if c["type"] == kind), None)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -1,0 +1,301 @@
+"""Scheduler ``kubernetes``: TorchX's verbs, and rescale, stop and resume, on a plain Indexed Job.
+
+    submit_dryrun ─► manifest.Request (no cluster needed) ─► schedule: server-side dry run, then the Job and what it owns
+
+``stop`` suspends: the pods drain and the objects stay; ``resume`` starts them again; ``delete`` removes everything the Job
+owns and waits until it is gone. An app id is ``namespace:name``.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
+from torchx.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, Role, RoleStatus, runopts
+
+from zephon.errors import ConfigError
+from zephon.launch.backends.kubernetes import names
+from zephon.launch.backends.kubernetes.client import Cluster
+from zephon.launch.backends.kubernetes.errors import ClusterError, Conflict, NotFound
+from zephon.launch.backends.kubernetes.logs import node_log
+from zephon.launch.backends.kubernetes.manifest import Request, build, owned_by
+from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
+from zephon.launch.backends.kubernetes.queue import check_queue, is_queued, queue_says, set_active
+from zephon.launch.backends.kubernetes.rescale import Rescaled, check_not_ended, check_rescale, effect, rescale_job
+from zephon.launch.backends.kubernetes.status import Summary, summarize
+
+Json = dict[str, Any]
+
+DELETE_MARGIN_S = 60.0
+
+
+class _Options(runopts):  # type: ignore[misc]
+    """TorchX's option table, resolved by our typed options so that an error names field, value and remedy."""
+
+    def resolve(self, cfg: Mapping[str, Any], *, ignore_unknown: bool = False) -> dict[str, Any]:
+        return options_from(cfg).to_dict()
+
+
+class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
+    """One cluster; nothing is opened before the first verb that needs it.
+
+    Args:
+        session_name: TorchX's session.
+        options: which cluster and namespace the verbs other than submit use; a submit brings its own.
+        retry_s: how long to wait for an API server that does not answer.
+    """
+
+    def __init__(self, session_name: str, options: KubernetesOptions | None = None, *, retry_s: float = 60.0) -> None:
+        super().__init__("kubernetes", session_name)
+        self.retry_s = retry_s
+        self.options = options or KubernetesOptions()
+        self._clusters: dict[tuple[str | None, str | None], Cluster] = {}
+
+    def close(self) -> None:
+        for cluster in self._clusters.values():
+            cluster.close()
+        self._clusters.clear()
+
+    def _cluster(self, options: KubernetesOptions) -> Cluster:
+        key = (options.kubeconfig, options.context)
+        if key not in self._clusters:
+            self._clusters[key] = Cluster(
+                kubeconfig=key[0], context=key[1], timeout_s=options.request_timeout_s, retry_s=self.retry_s
+            )
+        return self._clusters[key]
+
+    def _run_opts(self) -> runopts:
+        opts = _Options()
+        for name, value in KubernetesOptions().to_dict().items():
+            opts.add(name, type_=type(value) if value is not None else str, default=value, help=f"see KubernetesOptions.{name}")
+        return opts
+
+    # submit
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Request]:
+        request = build(app, options_from(cfg), submission=uuid.uuid4().hex)
+        return AppDryRunInfo(request, Request.to_yaml)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Request]) -> str:
+        """Creates the objects of a dry run; repeating it after a lost answer finds what is already there.
+
+        Raises:
+            ClusterError: refused or unreachable; then nothing is left behind.
+        """
+        request: Request = dryrun_info.request
+        options = options_from(dryrun_info.cfg or {})
+        self.options = options
+        cluster = self._cluster(options)
+        job, *children = request.documents
+        created = self._ours(cluster, job)
+        if created is None:
+            check_queue(cluster, options)
+            for document in request.documents if options.server_dry_run else ():
+                cluster.create(document, dry_run=True)
+            created = self._created(cluster, job)
+        try:
+            for child in children:
+                self._created(cluster, owned_by(child, created))
+        except ClusterError:
+            cluster.delete("Job", request.namespace, request.name)
+            raise
+        return f"{request.namespace}:{request.name}"
+
+    def _created(self, cluster: Cluster, document: Json) -> Json:
+        try:
+            return cluster.create(document)
+        except Conflict:
+            if found := self._ours(cluster, document):
+                return found  # the answer to an earlier try was lost
+            raise
+
+    @staticmethod
+    def _ours(cluster: Cluster, document: Json) -> Json | None:
+        """The stored object if it comes from this very submit; Conflict where the name is somebody else's."""
+        kind, namespace, name = document["kind"], document["metadata"]["namespace"], document["metadata"]["name"]
+        try:
+            found = cluster.get(kind, namespace, name)
+        except NotFound:
+            return None
+        leaving = bool(found["metadata"].get("deletionTimestamp"))
+        ours = document["metadata"]["annotations"][names.SUBMISSION]
+        if not leaving and (found["metadata"].get("annotations") or {}).get(names.SUBMISSION) == ours:
+            return found
+        raise Conflict(
+            f"{kind} {namespace}/{name} already exists{' and is being deleted' if leaving else ''}",
+            follows="two attempts would share one name and one set of pods",
+            remedy="wait until it is gone"
+            if leaving
+            else f"delete it (zephon delete {namespace}:{name}), or use another name=",
+        )
+
+    # look
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        found = self.summary(app_id)
+        if found is None:
+            return None
+        replicas = [
+            ReplicaStatus(
+                id=node.index, state=node.state, role="node", hostname=node.pod, structured_error_msg=node.trouble or "<NONE>"
+            )
+            for node in found.nodes
+        ]
+        return DescribeAppResponse(
+            app_id=app_id,
+            state=found.state,
+            num_restarts=found.restarts,
+            msg=found.line,
+            roles_statuses=[RoleStatus(role="node", replicas=replicas)],
+            roles=[Role(name="node", image="", num_replicas=found.wanted)],
+        )
+
+    def summary(self, app_id: str) -> Summary | None:
+        """State, one line and nodes of a job; None when there is none of that name."""
+        namespace, name = self._parse(app_id)
+        cluster = self._cluster(self.options)
+        try:
+            job = cluster.get("Job", namespace, name)
+        except NotFound:
+            return None
+        pods = cluster.find("Pod", namespace, labels=_selector(job))
+        return summarize(job, pods, queued=queue_says(cluster, job), warnings=_warnings(cluster, job, pods))
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
+        options = options_from(cfg) if cfg else self.options
+        jobs = self._cluster(options).find("Job", options.namespace, labels=f"{names.MANAGED_BY}=zephon")
+        return [
+            ListAppResponse(
+                app_id=f"{options.namespace}:{job['metadata']['name']}",
+                state=summarize(job, []).state if _settled(job) else _coarse(job),
+                name=job["metadata"]["labels"].get(names.RUN, ""),
+            )
+            for job in jobs
+        ]
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """The log of node ``k``, over all pods that have had that index; ``role_name`` may be ``coordinator``.
+
+        Raises:
+            ConfigError: ``until`` or separate streams, which Kubernetes does not keep.
+        """
+        if until is not None or streams not in (None, Stream.COMBINED):
+            raise ConfigError(
+                "until= and separate streams are not available on Kubernetes",
+                follows="the lines could not be told apart",
+                remedy="leave them out: stdout and stderr come as one stream",
+            )
+        namespace, name = self._parse(app_id)
+        cluster = self._cluster(self.options)
+        lines = node_log(cluster, namespace, name, role=role_name, index=k, follow=should_tail, since=since)
+        return filter_regex(regex, lines) if regex else lines
+
+    # change
+
+    def rescale(self, app_id: str, nodes: int) -> Rescaled:
+        """Sets the number of nodes by one patch; see rescale.py for what is refused."""
+        namespace, name = self._parse(app_id)
+        return rescale_job(self._cluster(self.options), namespace, name, nodes)
+
+    def preview(self, app_id: str, nodes: int) -> str:
+        """What a rescale would do to the pods, in a sentence; refuses what ``rescale`` would refuse."""
+        namespace, name = self._parse(app_id)
+        job = self._cluster(self.options).get("Job", namespace, name)
+        check_rescale(job, nodes)
+        return effect(job, nodes)
+
+    def stop(self, app_id: str) -> None:
+        """Suspends: every pod gets SIGTERM and its grace period, the objects stay. A queued job is stopped through Kueue."""
+        self._suspend(app_id, suspend=True)
+
+    def resume(self, app_id: str) -> None:
+        """Ends a suspension: as many pods as before, from the last checkpoint."""
+        self._suspend(app_id, suspend=False)
+
+    def _suspend(self, app_id: str, *, suspend: bool) -> None:
+        namespace, name = self._parse(app_id)
+        cluster = self._cluster(self.options)
+        job = cluster.get("Job", namespace, name)
+        check_not_ended(job, "stop" if suspend else "resume")
+        if is_queued(job):
+            set_active(cluster, job, active=not suspend)
+        else:
+            cluster.patch("Job", namespace, name, {"spec": {"suspend": suspend}})
+
+    def _cancel_existing(self, app_id: str) -> None:
+        self.stop(app_id)
+
+    def _delete_existing(self, app_id: str) -> None:
+        """Deletes the Job and what it owns, and waits until no pod is left.
+
+        Raises:
+            ClusterError: something is still there after the grace period and a minute.
+        """
+        namespace, name = self._parse(app_id)
+        cluster = self._cluster(self.options)
+        job = cluster.get("Job", namespace, name)
+        cluster.delete("Job", namespace, name)
+        grace = float(job["spec"]["template"]["spec"].get("terminationGracePeriodSeconds", 30))
+        deadline = time.monotonic() + grace + DELETE_MARGIN_S
+        while left := _left(cluster, job):
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"delete {app_id}: still there {grace + DELETE_MARGIN_S:.0f} s later: {', '.join(left)}",
+                    follows="they hold resources, and the name cannot be used again",
+                    remedy="a pod on a lost machine needs the machine back, or its out-of-service taint (zephon status)",
+                )
+            time.sleep(0.3)
+
+    def _parse(self, app_id: str) -> tuple[str, str]:
+        namespace, _, name = app_id.rpartition(":")
+        return namespace or self.options.namespace, name
+
+
+def create_scheduler(session_name: str, **kwargs: Any) -> KubernetesScheduler:
+    """TorchX's factory; ``options`` may be a KubernetesOptions. TorchX passes other arguments to every factory."""
+    options = kwargs.get("options")
+    return KubernetesScheduler(session_name, options if isinstance(options, KubernetesOptions) else None)
+
+
+def _selector(job: Json) -> str:
+    labels = job["metadata"]["labels"]
+    return ",".join(f"{key}={labels[key]}" for key in (names.RUN, names.ATTEMPT) if key in labels)
+
+
+def _warnings(cluster: Cluster, job: Json, pods: Sequence[Json]) -> Sequence[Json]:
+    """The Job's warning events, asked for only where pods are missing."""
+    nodes = [pod for pod in pods if pod["metadata"]["labels"].get(names.ROLE) == "node"]
+    if job["spec"].get("suspend") or len(nodes) >= int(job["spec"].get("completions") or 0):
+        return ()
+    fields = f"involvedObject.kind=Job,involvedObject.name={job['metadata']['name']},type=Warning"
+    return cluster.find("Event", job["metadata"]["namespace"], fields=fields)
+
+
+def _settled(job: Json) -> bool:
+    return bool(job["spec"].get("suspend")) or any(
+        condition["status"] == "True" for condition in (job.get("status") or {}).get("conditions") or []
+    )
+
+
+def _coarse(job: Json) -> AppState:
+    return AppState.RUNNING if (job.get("status") or {}).get("ready") else AppState.PENDING
+
+
+def _left(cluster: Cluster, job: Json) -> list[str]:
+    namespace, labels = job["metadata"]["namespace"], _selector(job)
+    kinds = ("Job", "Pod", "Service", "ConfigMap", "Deployment")
+    return [f"{kind} {item['metadata']['name']}" for kind in kinds for item in cluster.find(kind, namespace, labels=labels)]

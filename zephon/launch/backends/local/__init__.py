@@ -1,0 +1,1 @@
+"""This machine: one detached supervisor per attempt."""

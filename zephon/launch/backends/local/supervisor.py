@@ -1,0 +1,335 @@
+"""The local scheduler's detached process: owns one attempt on this machine, from the first node to the last.
+
+    supervisor (own session, no torch) ── coordinator, control port, lease
+      └── warm server (everything imported once)
+            ├── node-0: python -m zephon.agent ── its own warm server ── workers
+            └── node-1: ...
+
+It survives the terminal, replaces nodes that die, and ends every process when it ends, also by kill -9: each process asks
+the kernel to die with its parent. ``supervisor.json`` says what it does; an flock on ``supervisor.lock`` says that it lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+from zephon.agent.coordinator import Coordinator
+from zephon.agent.entry import modules_for
+from zephon.agent.forkserver import WarmServer
+from zephon.agent.membership import Finish
+from zephon.agent.stage_runner import carry_out, record_training
+from zephon.errors import ConfigError, ZephonError
+from zephon.launch.backends.local.nodes import Nodes
+from zephon.launch.backends.local.processes import overwrite, write_private
+from zephon.launch.backends.local.request import LocalRequest, gpus_of_node
+from zephon.run.attempt import hand_in_logs, place
+from zephon.run.checkpoints import newest_checkpoint
+from zephon.run.directory import RunDir
+from zephon.run.events import EventLog
+from zephon.run.lease import RENEW_S, Lease
+from zephon.spec.experiment import RunSpec
+from zephon.stages.stage import TRAIN, Stage, stages_of
+
+
+class Supervisor:
+    """Runs one request to its end. ``run`` returns the exit status of the job."""
+
+    def __init__(self, request: LocalRequest) -> None:
+        self.request = request
+        self.rundir = RunDir(request.run)
+        self.where = ("attempts", RunDir.attempt_name(request.attempt))
+        self.place = place(self.rundir, request.attempt)
+        self.spec = RunSpec.from_dict(self.rundir.read_json(*self.where, "spec.json"))
+        self.events = EventLog(self.rundir, request.attempt, "supervisor")
+        self.lease = Lease(self.rundir, holder=request.app_id, token=request.lease)
+        self.coordinator = Coordinator(self.rundir, request.attempt, self.spec, target=request.nodes)
+        self.token = secrets.token_hex(16)
+        self.state = "STARTING"
+        self.message = ""
+        self.status: int | None = None
+        self.nodes = Nodes(request, self.spec, self.events, self.place / "logs")
+        self._written: dict[str, Any] = {}
+        self._server: WarmServer
+        self._keeping: asyncio.Future[None]
+        self.stages = {stage.name: "waiting" for stage in stages_of(self.spec)}
+        self.stage = ""
+
+    def run(self) -> int:
+        """Takes the lease, starts the nodes and serves until the end.
+
+        Raises:
+            ConfigError: another process holds the run.
+        """
+        self.lease.take()
+        log = str(self.place / "logs" / "warm.log")
+        self._server = WarmServer.fork([*modules_for(self.request.worker), "zephon.agent.entry"], log=log)
+        try:
+            status = asyncio.run(self._serve())
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            self._write("FAILED", f"{error.strerror or error}{where}", 1)
+            raise
+        except BaseException as error:
+            self._write("FAILED", f"supervisor: {type(error).__name__}: {error}", 1)
+            raise
+        finally:
+            self._server.close()
+            self.lease.release()
+        return status
+
+    async def _serve(self) -> int:
+        loop = asyncio.get_running_loop()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sig, self.stop)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        control = await asyncio.start_server(self._control, "127.0.0.1", 0)
+        told = {"port": control.sockets[0].getsockname()[1], "token": self.token}
+        write_private(str(self.place / "control.json"), told)
+        self.events.write("supervisor_started", pid=os.getpid(), nodes=self.nodes.target)
+        self._write("STARTING", "importing")
+        self._keeping = asyncio.ensure_future(self._keep())
+        finish = await self._carry_out()
+        await _cancelled(self._keeping)
+        control.close()
+        state = {0: "DONE", 143: "STOPPED"}.get(finish.status, "FAILED")
+        self._server.close()
+        hand_in_logs(self.rundir, self.request.attempt)
+        self.lease.release()  # before the last word: whoever reads it may start the run again at once
+        self._write(state, finish.cause, finish.status)
+        self.events.write("supervisor_ended", status=finish.status, cause=finish.cause)
+        return finish.status
+
+    async def _carry_out(self) -> Finish:
+        """All stages in order, until one does not end well."""
+        finish = Finish(0, "nothing to do")
+        for stage in stages_of(self.spec):
+            if self.nodes.stopping:
+                return Finish(143, "stopped")
+            self.stage = stage.name
+            finish = await (self._train() if stage.name == TRAIN else self._other(stage))
+            self._write_changes()
+            if finish.status:
+                return finish
+        return finish
+
+    async def _other(self, stage: Stage) -> Finish:
+        self.stages[stage.name] = "running"
+        self._write("RUNNING", f"stage {stage.name}")
+        self.events.write("stage_started", stage=stage.name)
+        env: dict[str, str | None] = {"ZEPHON_APP_ID": self.request.app_id, "PYTHONUNBUFFERED": "1"}
+        if self.request.gpus:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus_of_node(self.request.gpus, 0, self.spec.elastic.procs_per_node))
+        finish, self.stages[stage.name] = await carry_out(
+            stage,
+            server=self._server,
+            rundir=self.rundir,
+            attempt=self.request.attempt,
+            env=env,
+            stopping=self._must_end,
+        )
+        ended = {"state": self.stages[stage.name], "status": finish.status, "cause": finish.cause}
+        self.events.write("stage_ended", stage=stage.name, **ended)
+        self.message = ""
+        return finish
+
+    def _must_end(self) -> bool:
+        """Whether a stop was asked for. Raises what ended the lease's keeper."""
+        if self._keeping.done():
+            self._keeping.result()
+        return self.nodes.stopping
+
+    async def _train(self) -> Finish:
+        """The nodes, from the first one's start to the last one's end."""
+        alone = len(self.stages) == 1
+        if newest_checkpoint(self.rundir) >= self.spec.trainer.steps and not alone:
+            self.stages[TRAIN] = "skipped"
+            return Finish(0, "all steps are done")
+        self.stages[TRAIN], started = "running", time.time()
+        if not alone:  # its clocks began to run with the first of the stages
+            self.coordinator = Coordinator(self.rundir, self.request.attempt, self.spec, target=self.nodes.target)
+        await self.coordinator.start("127.0.0.1", 0)
+        deciding = asyncio.ensure_future(self.coordinator.run())
+        self.nodes.begin(self._server, self.coordinator)
+        self._write("RUNNING")
+        while not deciding.done() and (self.nodes or not self.nodes.stopping):
+            self._must_end()
+            self.nodes.watch()
+            self._write_changes()
+            await asyncio.sleep(0.05)
+        finish = deciding.result() if deciding.done() else Finish(143, "stopped")
+        await self.nodes.end()
+        await _cancelled(deciding)
+        await self.coordinator.close()
+        self.stages[TRAIN] = {0: "done", 143: "stopped"}.get(finish.status, "failed")
+        if not alone:
+            record_training(self.rundir, self.request.attempt, self.spec, started=started, finish=finish)
+        return finish
+
+    async def _keep(self) -> None:
+        """Renews the lease and the state file. A lost lease ends the attempt: somebody else may write now."""
+        while True:
+            self.lease.renew()
+            self._write()
+            await asyncio.sleep(RENEW_S)
+
+    def stop(self) -> None:
+        """Drains: every agent is asked to leave; what has not left in time is killed."""
+        if self.nodes.stopping:
+            return
+        self.events.write("stop")
+        self.nodes.stop()
+        self._write("DRAINING", "stop was asked for")
+
+    def rescale(self, nodes: int) -> None:
+        """Sets a new target; nodes start or leave at once.
+
+        Raises:
+            ConfigError: outside the elastic range, not a division of the lanes, or another change is under way.
+        """
+        if self.stage != TRAIN:
+            raise ConfigError(
+                f"the run is in stage {self.stage or 'waiting'}, which has no nodes",
+                follows="there would be nothing to divide",
+                remedy="repeat the command when it trains; `status` shows its stages",
+            )
+        rules = self.coordinator.membership.rules
+        if self.nodes.stopping:
+            raise ConfigError(
+                f"the run is being stopped, so nodes={nodes} cannot be set",
+                follows="the new nodes would be stopped at once",
+                remedy="wait until it has stopped, then resume it with nodes=",
+            )
+        if not rules.minimum <= nodes <= rules.maximum or not rules.allowed(nodes):
+            fits = [n for n in range(rules.minimum, rules.maximum + 1) if rules.allowed(n)]
+            raise ConfigError(
+                f"nodes={nodes} is not possible for this run",
+                follows="the lanes could not be divided among the nodes, or the elastic range would be left",
+                remedy=f"use one of nodes={', '.join(map(str, fits))}" + ("; to end the run use stop" if nodes == 0 else ""),
+            )
+        if not self._settled() and nodes != self.nodes.target:
+            raise ConfigError(
+                f"a change to nodes={self.nodes.target} has not settled yet",
+                follows="two changes at once would make the membership unpredictable",
+                remedy="repeat the command in a moment; `status` shows when the run is settled",
+            )
+        gpus_of_node(self.request.gpus, nodes - 1, self.spec.elastic.procs_per_node)
+        self.events.write("rescale", nodes=nodes)
+        self.coordinator.membership.resize(nodes, time.monotonic())
+        self.nodes.resize(nodes)
+        self._write()
+
+    def _settled(self) -> bool:
+        members = self.coordinator.membership
+        return members.active and members.regroup is None and len(members.members) == self.nodes.target
+
+    async def _control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One command per connection: ``{"token", "verb": "stop" | "rescale", "nodes"}``."""
+        try:
+            message = json.loads(await asyncio.wait_for(reader.readline(), 5.0))
+            reply = self._obey(message)
+            writer.write(json.dumps(reply).encode() + b"\n")
+            await writer.drain()
+        except (TimeoutError, ValueError, KeyError, TypeError, ConnectionError):
+            pass  # a stray or broken connection concerns nobody
+        finally:
+            writer.close()
+
+    def _obey(self, message: dict[str, Any]) -> dict[str, Any]:
+        if not secrets.compare_digest(str(message.get("token")), self.token):
+            return {
+                "ok": False,
+                "what": "wrong token",
+                "follows": "a stranger could stop the run",
+                "remedy": "use the zephon verbs",
+            }
+        try:
+            if message["verb"] == "stop":
+                self.stop()
+            else:
+                self.rescale(int(message["nodes"]))
+        except ZephonError as error:
+            return {"ok": False, "what": error.what, "follows": error.follows, "remedy": error.remedy}
+        return {"ok": True}
+
+    def _write_changes(self) -> None:
+        """Writes when something that others look at has changed."""
+        if self._facts() != self._written:
+            self._write()
+
+    def _facts(self) -> dict[str, Any]:
+        members = self.coordinator.membership
+        return {
+            "state": self.state,
+            "message": self.message,
+            "status": self.status,
+            "target": self.nodes.target,
+            "members": [name for name in members.members if name in members.nodes] if members.active else [],
+            "regroup": members.regroup.reason if members.regroup else "",
+            "generation": members.generation,
+            "resize": self.coordinator.last_resize,
+            "counters": dataclasses.asdict(members.counters),
+            "stage": self.stage,
+            "stages": [[*each] for each in self.stages.items()] if len(self.stages) > 1 else [],
+            "nodes": self.nodes.pids(),
+        }
+
+    def _write(self, state: str | None = None, message: str | None = None, status: int | None = None) -> None:
+        self.state = state or self.state
+        self.message = message if message is not None else self.message
+        self.status = status if status is not None else self.status
+        before, self._written = self._written, self._facts()
+        data = {
+            "app_id": self.request.app_id,
+            "pid": os.getpid(),
+            "time": time.time(),
+            **self._written,
+        }
+        try:
+            RunDir(str(self.place)).write_json("supervisor.json", data=data)
+        except OSError:
+            overwrite(str(self.place / "supervisor.json"), data)
+        if not self.rundir.local and before != self._written:
+            self.rundir.write_json(*self.where, "supervisor.json", data=data)
+
+
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def main(argv: list[str] | None = None) -> int:
+    """``python -m zephon.launch.backends.local.supervisor REQUEST.json``: detaches, then supervises."""
+    (path,) = sys.argv[1:] if argv is None else argv
+    with open(path, encoding="utf-8") as file:
+        request = LocalRequest(**json.load(file))
+    if os.fork() > 0:
+        os._exit(0)  # the launcher waits for this one only, and no zombie is left behind
+    os.setsid()
+    directory = os.path.dirname(path)
+    lock = os.open(os.path.join(directory, "supervisor.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.set_inheritable(lock, False)
+    try:
+        return Supervisor(request).run()
+    except ZephonError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_status
+    except Exception:  # noqa: BLE001 - the last line of the process: the log must say why it ended
+        traceback.print_exc()
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Scheduler ``volcano``: TorchX's own Kubernetes scheduler, which makes a Volcano job, with its traps worked around.
+
+What it cannot do: be rescaled in place beyond the submitted size, run without Volcano, suspend. What is added here:
+
+- a role ``coordinator``, so that the agents have somebody to meet, and its name in ``ZEPHON_ENDPOINT``;
+- a policy per task: only the pod that was lost or crashed starts again, where TorchX's job would lose the whole run;
+  exit statuses 65 and 70 abort the job, because trying again is of no use;
+- no dry run against a cluster (``validate_spec``): a plan works without one.
+
+Manifests only: nothing here is tried on a Volcano cluster by the tests.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from torchx.schedulers import kubernetes_scheduler as stock
+from torchx.specs import AppDef, AppDryRunInfo, Resource, RetryPolicy, Role, macros
+
+from zephon.launch.backends.kubernetes.manifest import COORDINATOR_MODULE, FINAL_EXITS
+
+PORT = 29400
+# Volcano's own plugin "svc" gives every pod the name <job>-<task>-<index> below a Service called like the job.
+ENDPOINT = f"{macros.app_id}-coordinator-0-0.{macros.app_id}:{PORT}"
+_COUNT_RETRIES = 1000
+
+
+def with_coordinator(app: AppDef) -> AppDef:
+    """A copy of the component's AppDef with a coordinator beside the nodes."""
+    app = copy.deepcopy(app)
+    (node,) = app.roles
+    arguments = dict(zip(node.args[::2], node.args[1::2], strict=False))
+    args = ["-m", COORDINATOR_MODULE]
+    for flag in ("--run", "--attempt", "--nnodes", "--procs"):
+        if flag in arguments:
+            args += [flag, arguments[flag]]
+    args += ["--nodes", str(node.num_replicas), "--linger", "--host", "0.0.0.0", "--port", str(PORT)]
+    node.env["ZEPHON_ENDPOINT"] = ENDPOINT
+    coordinator = Role(
+        name="coordinator",
+        image=node.image,
+        entrypoint=node.entrypoint,
+        args=args,
+        env={"PYTHONUNBUFFERED": "1"},
+        num_replicas=1,
+        min_replicas=1,
+        retry_policy=RetryPolicy.REPLICA,
+        resource=Resource(cpu=1, gpu=0, memMB=1280),
+    )
+    return AppDef(name=app.name, roles=[node, coordinator], metadata=app.metadata)
+
+
+class VolcanoScheduler(stock.KubernetesScheduler):  # type: ignore[misc]
+    """TorchX's scheduler for jobs of our component."""
+
+    def _submit_dryrun(self, app: AppDef, cfg: Any) -> AppDryRunInfo[Any, Any]:
+        cfg = copy.copy(cfg)
+        cfg.validate_spec = False
+        info = super()._submit_dryrun(with_coordinator(app), cfg)
+        spec: dict[str, Any] = info.request.resource["spec"]
+        for task in spec["tasks"]:
+            task["policies"] = _policies()
+            task["maxRetry"] = _COUNT_RETRIES
+        spec["maxRetry"] = _COUNT_RETRIES
+        return info
+
+
+def _policies() -> list[Mapping[str, Any]]:
+    aborts = [{"exitCode": status, "action": "AbortJob"} for status in FINAL_EXITS]
+    restarts = [{"event": event, "action": "RestartTask"} for event in ("PodEvicted", "PodFailed")]
+    return [*aborts, *restarts]
+
+
+def create_scheduler(session_name: str, **kwargs: Any) -> VolcanoScheduler:
+    """TorchX's factory."""
+    return VolcanoScheduler(session_name, **kwargs)

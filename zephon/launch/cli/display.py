@@ -1,0 +1,146 @@
+"""What is seen while a run trains: one live line on a terminal, plain lines elsewhere. Nothing here decides anything."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from zephon.launch.status import LIVE, RunStatus, look
+from zephon.run.directory import RunDir
+
+_PLAIN_EVERY_S = 2.0
+
+
+def follow(rundir: RunDir, *, console: Console | None = None, every_s: float = 0.2) -> RunStatus:
+    """Shows a run until it ends and returns how it ended."""
+    console = console or Console(file=sys.stdout, markup=False)
+    if console.is_terminal:
+        return _live(rundir, console, every_s)
+    return _plain(rundir, console, every_s)
+
+
+def _live(rundir: RunDir, console: Console, every_s: float) -> RunStatus:
+    status = look(rundir)
+    with Live(panel(status), console=console, refresh_per_second=8, transient=False) as live:
+        while status.state in LIVE:
+            time.sleep(every_s)
+            status = look(rundir)
+            live.update(panel(status))
+    return status
+
+
+def _plain(rundir: RunDir, console: Console, every_s: float) -> RunStatus:
+    shown, printed, stages = "", 0.0, dict[str, str]()
+    while True:
+        status = look(rundir)
+        for line in stage_lines(stages, status.stages):
+            console.print(line, highlight=False, soft_wrap=True)
+        stages = status.stages
+        ended = status.state not in LIVE
+        due = time.monotonic() - printed >= _PLAIN_EVERY_S or status.state != shown.split(" ")[0]
+        line = one_line(status)
+        if (due or ended) and line != shown:
+            console.print(line, highlight=False, soft_wrap=True)
+            shown, printed = line, time.monotonic()
+        if ended:
+            return status
+        time.sleep(every_s)
+
+
+def one_line(status: RunStatus) -> str:
+    """State, step, loss, speed, digest and size in one line."""
+    parts = [status.state, f"{status.name}", f"step {status.step}/{status.steps}"]
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.4f}")
+    if status.tokens_per_s is not None:
+        parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
+    if status.digest:
+        parts.append(f"digest {status.digest[:12]}")
+    if status.world_size:
+        parts.append(f"world {status.world_size}")
+    if status.message and _worth_saying(status):
+        parts.append(status.message.partition("\n")[0])
+    return "  ".join(parts)
+
+
+def _worth_saying(status: RunStatus) -> bool:
+    """Whether one line has room for the message: it says why nothing trains, or why a run is done before its last step."""
+    return status.early or status.state in ("QUEUED", "STARTING", "RUNNING", "DRAINING", "FAILED")
+
+
+def panel(status: RunStatus) -> Table:
+    """The live display: a bar and the numbers."""
+    table = Table.grid(padding=(0, 2))
+    width = 32
+    filled = round(width * status.step / status.steps) if status.steps else 0
+    bar = Text("━" * filled, style="green") + Text("━" * (width - filled), style="grey37")
+    colour = {"TRAINING": "green", "DONE": "green", "FAILED": "red", "STALLED": "red", "DEGRADED": "yellow"}.get(
+        status.state, "cyan"
+    )
+    table.add_row(
+        Text(status.state, style=f"bold {colour}"), Text(status.name, style="bold"), bar, f"{status.step}/{status.steps}"
+    )
+    numbers = [
+        f"loss {status.loss:.4f}" if status.loss is not None else "loss –",
+        f"{status.tokens_per_s:,.0f} tokens/s" if status.tokens_per_s is not None else "– tokens/s",
+        f"digest {status.digest[:12] or '–'}",
+        f"{status.nodes}/{status.target} nodes, world {status.world_size}"
+        + (f", {duration(status.eta_s)} left" if status.eta_s else ""),
+    ]
+    table.add_row(*numbers)
+    if status.message and (status.state not in ("TRAINING", "DONE") or status.early):
+        table.add_row("", status.message)
+    if status.stages:
+        table.add_row("", stages_text(status.stages))
+    return table
+
+
+def stages_text(stages: Mapping[str, str]) -> str:
+    """``doctor done, calibrate skipped, train running, evaluate waiting``."""
+    return ", ".join(f"{name} {state}" for name, state in stages.items())
+
+
+def stage_lines(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What to say about stages whose state has changed since the last look."""
+    said = {"skipped": "skipped, its inputs are unchanged"}
+    changed = {name: state for name, state in now.items() if state not in ("waiting", before.get(name))}
+    return [f"stage {name}: {said.get(state, state)}" for name, state in changed.items()]
+
+
+def resize_text(resize: Mapping[str, Any]) -> str:
+    """A resize in one line: sizes, stall and its parts, steps lost."""
+    order = ("drain", "save", "membership", "restore", "first_step")
+    parts = ", ".join(f"{name.replace('_', ' ')} {resize['parts_s'][name]:.2f}" for name in order)
+    return (
+        f"{resize['nodes_before']} -> {resize['nodes']} nodes ({resize['reason']}): stalled {resize['stall_s']:.2f} s "
+        f"({parts}), {resize['lost_steps']} steps lost"
+    )
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as ``42 s``, ``3 min 05 s`` or ``2 h 10 min``."""
+    if seconds is None:
+        return "–"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def until(rundir: RunDir, test: Callable[[RunStatus], bool], console: Console) -> RunStatus:
+    """Like ``follow``, until a test holds or the run ends."""
+    while True:
+        status = look(rundir)
+        if test(status) or status.state not in LIVE:
+            console.print(one_line(status), highlight=False, soft_wrap=True)
+            return status
+        time.sleep(0.1)

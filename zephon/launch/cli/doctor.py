@@ -1,0 +1,287 @@
+"""``doctor``: looks at everything a run needs, before a run does; each finding with its remedy.
+
+zephon doctor                      this machine
+zephon doctor conf=exp1 nodes=4    also the experiment's data, tokenizer, run directory and scheduler
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import resource
+import shutil
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from zephon.errors import ConfigError, ZephonError
+from zephon.launch import start as session
+from zephon.launch.backends.local import scheduler as local
+from zephon.launch.cli.arguments import Arguments
+from zephon.launch.cli.plan import estimate
+from zephon.launch.config.compose import compose
+from zephon.run.attempt import index_dir
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
+
+UNHEALTHY = 2
+_MAX_SKEW_S = 2.0
+_MIN_FILES = 1024
+_UNUSUAL = "naïve café, Ελληνικά, 中文, हिन्दी, 👩‍🚀 emoji, tabs\tand\r\nlines,   spaces, <|endoftext|> as text, 1234567890"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One line of the table."""
+
+    subject: str
+    verdict: Literal["ok", "warning", "problem"]
+    what: str
+    remedy: str = ""
+
+
+def examine(arguments: Arguments, console: Console) -> int:
+    """Prints the table; 2 when anything is a problem."""
+    console.print("looking at this machine" + (" and the experiment ..." if arguments.words else " ..."), highlight=False)
+    found = list(findings(arguments))
+    table = Table(box=None, padding=(0, 2))
+    for title in ("subject", "", "finding", "to do"):
+        table.add_column(title)
+    colours = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+    for each in found:
+        table.add_row(Text(each.subject), Text(each.verdict, style=colours[each.verdict]), Text(each.what), Text(each.remedy))
+    console.print(table)
+    return UNHEALTHY if any(each.verdict == "problem" for each in found) else 0
+
+
+def stage(rundir: RunDir, spec: RunSpec) -> dict[str, Any]:
+    """The stage ``doctor``: every check of this machine and of the experiment.
+
+    Raises:
+        ConfigError: anything is a problem.
+    """
+    found = [*_machine(), *_experiment(spec, submitted=True)]
+    for each in found:
+        print(f"{each.subject}: {each.verdict}: {each.what}")
+    problems = [each for each in found if each.verdict == "problem"]
+    if problems:
+        raise ConfigError(
+            "; ".join(f"{each.subject}: {each.what}" for each in problems),
+            follows="the run would fail when it first needs it",
+            remedy="; ".join(each.remedy for each in problems if each.remedy) or "see the findings",
+        )
+    return {"findings": [dataclasses.asdict(each) for each in found]}
+
+
+def findings(arguments: Arguments) -> Iterator[Finding]:
+    """Every check, in order; one that breaks is itself a finding."""
+    yield from _machine()
+    words = arguments.without("runs") if not any(w.startswith("conf=") for w in arguments.words) else list(arguments.words)
+    if not words:
+        yield from _guarded("run directory", lambda: _writable(RunDir(arguments.word("runs", "runs")), None))
+        return
+    try:
+        spec = compose(words, config_dir=arguments.flags.get("--config-dir")).spec
+    except ZephonError as error:
+        yield Finding("experiment", "problem", error.what, error.remedy)
+        return
+    yield Finding("experiment", "ok", f"{spec.name}: composes")
+    yield from _experiment(spec)
+
+
+def _machine() -> Iterator[Finding]:
+    for subject, check in _MACHINE:
+        yield from _guarded(subject, check)
+
+
+def _experiment(spec: RunSpec, *, submitted: bool = False) -> Iterator[Finding]:
+    for subject, examine_spec in _EXPERIMENT:
+        if examine_spec is _scheduler and submitted and spec.scheduler.name != "local":
+            continue  # it has started this very process, which has no right to ask it anything
+        yield from _guarded(subject, lambda examine_spec=examine_spec: examine_spec(spec))  # type: ignore[misc]
+
+
+def _guarded(subject: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from check()
+    except ZephonError as error:
+        yield Finding(subject, "problem", error.what, error.remedy)
+    except Exception as error:  # noqa: BLE001 - a doctor reports what breaks, whatever it is, and looks at the rest
+        yield Finding(subject, "problem", f"{type(error).__name__}: {error}", "see the message")
+
+
+def _python() -> Iterator[Finding]:
+    yield Finding("Python", "ok", sys.version.split()[0])
+
+
+def _packages() -> Iterator[Finding]:
+    for name in ("torch", "torchx-nightly", "hydra-core", "omegaconf", "numpy", "kubernetes"):
+        found = _version(name)
+        yield Finding(name, "ok", found) if found else Finding(name, "problem", "not installed", f"pip install {name}")
+    if stock := _version("torchx"):
+        yield Finding(
+            "torchx",
+            "problem",
+            f"the release torchx {stock} is installed beside or instead of torchx-nightly",
+            "pip uninstall torchx, then reinstall torchx-nightly: both own the package named torchx",
+        )
+    if other := _version("zephon"):
+        yield Finding(
+            "zephon",
+            "problem",
+            f"another distribution named zephon ({other}) is installed",
+            "pip uninstall zephon: it has our import name",
+        )
+
+
+def _devices() -> Iterator[Finding]:
+    gpus = local._gpus("auto")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding("devices", "ok", f"{cores} CPU cores, {len(gpus)} GPUs")
+
+
+def _processes() -> Iterator[Finding]:
+    if not sys.platform.startswith("linux"):
+        yield Finding(
+            "processes", "warning", f"{sys.platform} cannot tie processes to their parents", "run on Linux where it matters"
+        )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < _MIN_FILES:
+        yield Finding("open files", "warning", f"limit {soft} (hard limit {hard})", f"ulimit -n {min(hard, 65536)}")
+    else:
+        yield Finding("open files", "ok", f"limit {soft}")
+
+
+def _network() -> Iterator[Finding]:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), timeout=5):
+        yield Finding("loopback", "ok", "connections work")
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        yield Finding("host name", "ok", f"{name} does not resolve; addresses are used, never this name")
+
+
+def _state() -> Iterator[Finding]:
+    directory = index_dir()
+    directory.mkdir(parents=True, exist_ok=True)
+    probe = directory / f"probe-{uuid.uuid4().hex}"
+    probe.write_text("x")
+    probe.unlink()
+    yield Finding("state directory", "ok", str(directory))
+    for entry in local.apps():
+        local.read_state(RunDir(entry["run"]), entry["attempt"])  # ends what a killed supervisor may have left
+
+
+def _data(spec: RunSpec) -> Iterator[Finding]:
+    from zephon.io import Dataset
+
+    for name, data in spec.data.datasets.items():
+        try:
+            dataset = Dataset.from_path(name, data.path, fmt=data.format)
+        except (FileNotFoundError, ValueError) as error:
+            yield Finding(
+                f"dataset {name}", "problem", str(error).split("\n")[0], f"check data.datasets.{name}.path={data.path}"
+            )
+            continue
+        yield Finding(
+            f"dataset {name}",
+            "ok",
+            f"{len(dataset.shards)} shards, {int(dataset.sizes.sum()):,} units of {dataset.format.name}",
+        )
+
+
+def _tokenizer(spec: RunSpec) -> Iterator[Finding]:
+    from pydoc_data.topics import topics
+
+    from zephon.ops.tokenizers import check_parity, load_tokenizer
+
+    tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
+    tokenizer, differs = check_parity(tokenizer, [_UNUSUAL, *list(topics.values())[:20]], limit_bytes=1 << 17)
+    if differs:
+        yield Finding("tokenizer", "warning", differs, "set tokenizer.backend=tokenizers")
+    yield Finding("tokenizer", "ok", f"{spec.tokenizer.id}: {tokenizer.vocab_size} ids, back end {tokenizer.backend_name}")
+
+
+def _run_directory(spec: RunSpec) -> Iterator[Finding]:
+    guess = estimate(spec)
+    kept = min(spec.trainer.steps // spec.checkpoint.every + 1, spec.checkpoint.keep_last) + 1
+    need = guess.checkpoint_bytes * kept if guess.checkpoint_bytes is not None else None
+    yield from _writable(RunDir(session.rundir_of(spec).root if session.rundir_of(spec).local else spec.runs), need)
+
+
+def _writable(rundir: RunDir, need: int | None) -> Iterator[Finding]:
+    if rundir.local:  # the nearest directory that exists: a doctor leaves nothing behind
+        place = Path(rundir.root)
+        while not place.exists():
+            place = place.parent
+        rundir = RunDir(str(place))
+    name = f"doctor-{uuid.uuid4().hex}.json"
+    before = time.time()
+    rundir.write_json(name, data={})
+    info = rundir.fs.info(rundir.path(name))
+    after = time.time()
+    rundir.fs.rm_file(rundir.path(name))
+    yield Finding("run directory", "ok", f"{rundir.root} is writable")
+    modified = info.get("mtime")
+    if isinstance(modified, (int, float)):
+        skew = max(before - modified, modified - after, 0.0)
+        if skew > _MAX_SKEW_S:
+            yield Finding(
+                "clock",
+                "problem",
+                f"the file system's clock is {skew:.0f} s away from this machine's",
+                "synchronize the clocks",
+            )
+        else:
+            yield Finding("clock", "ok", "agrees with the file system's")
+    if rundir.local:
+        free = shutil.disk_usage(rundir.root).free
+        if need is not None and free < need:
+            yield Finding(
+                "space", "problem", f"{free:,} bytes free, checkpoints need {need:,}", "make room, or keep fewer checkpoints"
+            )
+        else:
+            yield Finding("space", "ok", f"{free / 2**30:.1f} GiB free")
+
+
+def _scheduler(spec: RunSpec) -> Iterator[Finding]:
+    name = session.scheduler_of(spec)
+    session.dryrun(spec, session.rundir_of(spec), 1)
+    yield Finding("request", "ok", f"scheduler={name} accepts the job")
+    if name == "kubernetes":
+        with session.runner() as torchx:
+            count = len(torchx.list("kubernetes", session.options(spec)))
+        yield Finding("cluster", "ok", f"answers; {count} jobs of ours in the namespace")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+_MACHINE: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
+    ("Python", _python),
+    ("packages", _packages),
+    ("devices", _devices),
+    ("processes", _processes),
+    ("network", _network),
+    ("state directory", _state),
+)
+_EXPERIMENT: tuple[tuple[str, Callable[[RunSpec], Iterator[Finding]]], ...] = (
+    ("data", _data),
+    ("tokenizer", _tokenizer),
+    ("run directory", _run_directory),
+    ("scheduler", _scheduler),
+)

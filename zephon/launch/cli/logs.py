@@ -1,0 +1,183 @@
+"""Logs of a run: all nodes and ranks merged by the time of their lines, the first error of the first failing rank on top.
+
+A worker's log has a mark for each generation, ``--- 2026-01-01T10:00:00Z generation 3 rank 2 of 4``: ranks move between
+generations, so a line belongs to the global rank of the mark above it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from zephon.errors import ConfigError, ZephonError
+from zephon.launch import control
+from zephon.launch.cli.arguments import Arguments
+from zephon.launch.status import LIVE, RunStatus, look
+from zephon.run.attempt import place
+from zephon.run.directory import RunDir
+
+_LEVELS = {"debug": 0, "info": 1, "warning": 2, "error": 3}
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,6})\d*)?(Z?)")
+_MARK = re.compile(r"--- \S+ generation \d+ rank (\d+) of \d+")
+_LAST_WORDS = re.compile(r"Traceback |\[rank \d+\] [A-Z]\w*: ")  # what a process writes when it ends
+_LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b| ([DIWEC]) [\w.]+:")
+_ERROR = re.compile(r"error|exception|traceback|critical|fatal", re.IGNORECASE)
+
+
+def show(rundir: RunDir, arguments: Arguments, console: Console) -> int:
+    """Prints the newest attempt's logs; with ``--follow`` until the run ends."""
+    rank, level = _filters(arguments)
+    status = look(rundir)
+    _first_error(status, console)
+    directory = place(rundir, status.attempt) / "logs"
+    if not directory.exists() and not rundir.local:
+        with tempfile.TemporaryDirectory() as folder:
+            copied = _fetched(rundir, status.attempt, Path(folder))
+            _print(copied, {}, rank, level, console)
+        return 0
+    _print_files(rundir, directory, rank, level, console, follow=arguments.has("--follow"))
+    return 0
+
+
+def _filters(arguments: Arguments) -> tuple[str | None, str]:
+    rank, level = arguments.flags.get("--rank"), arguments.flags.get("--level", "debug").lower()
+    if level not in _LEVELS:
+        raise ConfigError(
+            f"--level {level} is unknown", follows="nothing could be filtered", remedy=f"one of {', '.join(_LEVELS)}"
+        )
+    if rank is not None and not rank.isdigit():
+        raise ConfigError(
+            f"--rank {rank} is no number", follows="nothing could be filtered", remedy="give a global rank, from 0"
+        )
+    return rank, level
+
+
+def _first_error(status: RunStatus, console: Console) -> None:
+    if status.error:
+        console.print(f"first error: {status.error}", style="bold red", markup=False, highlight=False)
+
+
+def _print_files(rundir: RunDir, directory: Path, rank: str | None, level: str, console: Console, *, follow: bool) -> None:
+    tails: dict[Path, Tail] = {}
+    while True:
+        live = follow and look(rundir).state in LIVE
+        _print(directory, tails, rank, level, console)
+        if not live:
+            return
+        time.sleep(0.3)
+
+
+def _print(directory: Path, tails: dict[Path, Tail], rank: str | None, level: str, console: Console) -> None:
+    for name, line in merged(directory, tails, rank=int(rank) if rank is not None else None):
+        if level_of(line) >= _LEVELS[level]:
+            console.print(f"{name} | {line}", markup=False, highlight=False)
+
+
+def _fetched(rundir: RunDir, attempt: int, folder: Path) -> Path:
+    """The logs that an ended attempt on another machine has handed in."""
+    top = rundir.path("attempts", RunDir.attempt_name(attempt), "logs")
+    for path in sorted(rundir.fs.find(top)) if rundir.fs.exists(top) else []:
+        target = folder / str(path).removeprefix(top).lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(rundir.fs.cat_file(path))
+    return folder
+
+
+def show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
+    """The same for a run on a cluster: what ranks and stages wrote into the run directory, and what the pods say themselves.
+
+    Where the run directory is no file system of this machine all is in the pods: node by node, ``--rank`` naming the node, of
+    which one can be followed.
+    """
+    status, (rank, level) = look(rundir), _filters(arguments)
+    _first_error(status, console)
+    directory = Path(rundir.path("attempts", RunDir.attempt_name(status.attempt), "logs"))
+    files = rundir.local and directory.exists()
+    if files:
+        _print_files(rundir, directory, rank, level, console, follow=arguments.has("--follow"))
+        if rank is not None or arguments.has("--follow"):
+            return 0
+    for index in [int(rank)] if rank is not None else range(status.target):
+        follow = rank is not None and arguments.has("--follow")
+        try:
+            for line in control.log_lines(rundir, status.attempt, index, follow=follow):
+                if level_of(line) >= _LEVELS[level]:
+                    console.print(f"node-{index} | {line.rstrip()}", markup=False, highlight=False)
+        except ZephonError as error:
+            if not files:
+                raise
+            console.print(f"node-{index} | --- {error.what}", markup=False, highlight=False)
+    return 0
+
+
+@dataclasses.dataclass
+class Tail:
+    """One log file as far as it has been read, with the time and the global rank of its last line."""
+
+    path: Path
+    name: str
+    offset: int = 0
+    time: float = 0.0
+    rank: int | None = None
+
+    def read(self) -> Iterator[tuple[float, int | None, str, str]]:
+        """New whole lines: (time, rank, label, line). A line without a stamp has the time of the line before."""
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            text = file.read()
+            written = os.fstat(file.fileno()).st_mtime
+        end = text.rfind(b"\n") + 1
+        self.offset += end
+        lines = text[:end].decode(errors="replace").splitlines()
+        stamps = [stamp_of(line) for line in lines]
+        last = max((number for number, stamp in enumerate(stamps) if stamp is not None), default=-1)
+        for number, (line, stamp) in enumerate(zip(lines, stamps, strict=True)):
+            if stamp is None and number > last and _LAST_WORDS.match(line):
+                stamp = written  # they end the file, so the file's own time is theirs
+            self.time = max(self.time, stamp or 0.0)
+            mark = _MARK.match(line)
+            self.rank = int(mark[1]) if mark else self.rank
+            yield self.time, self.rank, self._label(), line
+
+    def _label(self) -> str:
+        return self.name if self.rank is None else f"rank {self.rank} ({self.name.partition('/')[0]})"
+
+
+def merged(directory: Path, tails: dict[Path, Tail], *, rank: int | None = None) -> Iterator[tuple[str, str]]:
+    """(label, line) of all lines since the last call with these ``tails``, by time; with ``rank``, those of one global rank."""
+    entries: list[tuple[float, int | None, str, str]] = []
+    for path in sorted(directory.rglob("*.log")):
+        name = path.relative_to(directory).with_suffix("").as_posix()
+        entries += tails.setdefault(path, Tail(path, name)).read()
+    for _, owner, label, line in sorted(entries, key=lambda entry: entry[0]):
+        if rank is None or owner == rank:
+            yield label, line
+
+
+def stamp_of(line: str) -> float | None:
+    """Seconds since 1970 of a line that begins with a time of day, in local time or with Z."""
+    found = _STAMP.search(line[:40])
+    if found is None:
+        return None
+    try:
+        when = datetime.fromisoformat(found[1].replace(" ", "T") + ("+00:00" if found[3] else ""))
+    except ValueError:
+        return None
+    return when.timestamp() + float(f"0.{found[2] or 0}")
+
+
+def level_of(line: str) -> int:
+    """0 debug to 3 error, from a level word in the line; lines without one are information, or errors if they say so."""
+    found = _LEVEL.search(line)
+    if found is None:
+        return 3 if _ERROR.search(line) else 1
+    letter = (found[1] or found[2])[0]
+    return {"D": 0, "I": 1, "W": 2, "E": 3, "C": 3}[letter]

@@ -1,0 +1,242 @@
+"""``plan``: what would be submitted, what differs from the run, which node counts fit, and what it will take.
+
+The object at the end is the one a submit sends: the same function makes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from zephon.errors import ConfigError
+from zephon.launch import contract as contracts
+from zephon.launch import start as session
+from zephon.launch.appdef import DEFAULT_WORKER
+from zephon.launch.cli.arguments import Arguments
+from zephon.launch.config.compose import Composed
+from zephon.launch.config.sources import annotated
+from zephon.run.checkpoints import newest_checkpoint
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
+from zephon.stages import stage as stages
+from zephon.world import World
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NodeCount:
+    """One row of the table of node counts.
+
+    Args:
+        nodes, ranks: data-parallel ranks are nodes x workers per node / tensor parallel.
+        kind: whole, shared, uneven or impossible.
+        fits: whether ``lanes.allow`` permits it.
+        microbatches: forwards of the busiest rank in one step.
+        efficiency: useful rows / rows that all ranks run, and reading work shared lanes repeat.
+    """
+
+    nodes: int
+    ranks: int
+    kind: str
+    fits: bool
+    microbatches: int | None
+    efficiency: float | None
+
+
+def node_counts(spec: RunSpec) -> list[NodeCount]:
+    """Every node count of the elastic range."""
+    return [_count(spec, nodes) for nodes in range(spec.elastic.nodes_min, spec.elastic.nodes_max + 1)]
+
+
+def _count(spec: RunSpec, nodes: int) -> NodeCount:
+    procs, tensor = nodes * spec.elastic.procs_per_node, spec.trainer.tensor_parallel
+    if procs % tensor:
+        return NodeCount(nodes=nodes, ranks=0, kind="impossible", fits=False, microbatches=None, efficiency=None)
+    ranks = procs // tensor
+    try:
+        world = World(spec.lanes.count, spec.global_batch_size, ranks, "uneven")
+    except ConfigError:
+        return NodeCount(nodes=nodes, ranks=ranks, kind="impossible", fits=False, microbatches=None, efficiency=None)
+    forwards = [world.microbatches(rank, spec.trainer.microbatch_size) for rank in range(ranks)]
+    most = max(len(each) for each in forwards)
+    busiest = max(sum(batch.last - batch.first for batch in each) for each in forwards)
+    return NodeCount(
+        nodes=nodes,
+        ranks=ranks,
+        kind=world.kind,
+        fits=ranks in World(spec.lanes.count, spec.global_batch_size, 1, spec.lanes.allow).allowed(),
+        microbatches=most,
+        efficiency=spec.global_batch_size / (ranks * busiest) if busiest else None,
+    )
+
+
+def node_table(spec: RunSpec) -> Table:
+    table = Table(box=None, padding=(0, 2))
+    for title in ("nodes", "ranks", "lanes", "microbatches per rank", "efficiency", ""):
+        table.add_column(title, justify="right" if title in ("nodes", "ranks", "efficiency") else "left")
+    for row in node_counts(spec):
+        note = "" if row.fits else "no" if row.kind == "impossible" else f"with lanes.allow={row.kind}"
+        mark = "asked for" if row.nodes == spec.nodes else ""
+        forwards = str(row.microbatches) if row.microbatches is not None else "–"
+        efficiency = f"{row.efficiency:.0%}" if row.efficiency is not None else "–"
+        style = "" if row.fits else "dim"
+        table.add_row(str(row.nodes), str(row.ranks), row.kind, forwards, efficiency, note or mark, style=style)
+    return table
+
+
+def difference_table(found: Sequence[contracts.Difference]) -> Table:
+    """Field, value of the run, value now."""
+    table = Table(box=None, padding=(0, 2))
+    table.add_column("field", style="bold")
+    table.add_column("run", style="green")
+    table.add_column("now", style="red")
+    table.add_column("")
+    for each in found:
+        table.add_row(each.field, contracts.shown(each.run), contracts.shown(each.now), each.kind)
+    return table
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a run will take, from the spec alone.
+
+    Args:
+        parameters: weights of the decoder; None when the vocabulary size is only known to the tokenizer.
+        state_bytes: weights, gradients and AdamW moments on one replica, float32.
+        checkpoint_bytes: weights and moments.
+    """
+
+    parameters: int | None
+    state_bytes: int | None
+    checkpoint_bytes: int | None
+    tokens: int
+
+
+_WHO_RUNS_STAGES = """on the cluster the first node carries them out one after the other: before train the other nodes wait,
+behind it they have ended. Data, packages and functions are looked at there; a change in them is not seen here"""
+_VOCABULARY = {"gpt2": 50257, "bytes": 258}
+
+
+def estimate(spec: RunSpec) -> Estimate:
+    tokens = spec.trainer.steps * spec.global_batch_size * spec.pipeline.context_length
+    model = spec.model
+    vocabulary = model.vocab_size or _VOCABULARY.get(spec.tokenizer.id)
+    if vocabulary is None:
+        return Estimate(parameters=None, state_bytes=None, checkpoint_bytes=None, tokens=tokens)
+    head = model.dim // model.heads
+    kv = (model.kv_heads or model.heads) * head
+    hidden = model.hidden_dim or 32 * math.ceil(model.dim * 8 / 3 / 32)
+    block = model.dim * (2 * model.dim + 2 * kv) + 3 * model.dim * hidden + 2 * model.dim
+    parameters = vocabulary * model.dim * (1 if model.tie_embeddings else 2) + model.layers * block + model.dim
+    return Estimate(parameters=parameters, state_bytes=16 * parameters, checkpoint_bytes=12 * parameters, tokens=tokens)
+
+
+def show(composed: Composed, arguments: Arguments, console: Console) -> int:
+    """Prints the plan; exit status 65 when a start would be refused."""
+    spec = composed.spec
+    rundir = session.rundir_of(spec)
+    attempt = max(rundir.attempts(), default=0) + 1
+    stages.check(spec)
+    found = session.contract_differences(rundir, spec)
+    request = session.dryrun(spec, rundir, attempt, arguments.flags.get("--worker", DEFAULT_WORKER))
+    if arguments.has("--json"):
+        print(json.dumps(_as_json(spec, found, request)))
+    else:
+        _print(spec, rundir, attempt, found, request, console)
+    if found:
+        contracts.check(
+            rundir.read_json("contract.json"),
+            spec,
+            allow=arguments.allow,
+            run=spec.name,
+            files=session.files_seen(spec),
+        )
+    return 0
+
+
+def _as_json(spec: RunSpec, found: Sequence[contracts.Difference], request: Any) -> dict[str, Any]:
+    return {
+        "spec": spec.to_dict(),
+        "sha256": spec.sha256(),
+        "differences": [dataclasses.asdict(each) for each in found],
+        "nodes": [dataclasses.asdict(row) for row in node_counts(spec)],
+        "estimate": dataclasses.asdict(estimate(spec)),
+        "request": str(request),
+    }
+
+
+def _print(
+    spec: RunSpec, rundir: RunDir, attempt: int, found: Sequence[contracts.Difference], request: Any, console: Console
+) -> None:
+    def heading(text: str) -> None:
+        console.print(f"\n{text}", style="bold")
+
+    where = session.url_of(spec, rundir)
+    console.print(f"{spec.name}  attempt {attempt} in {where}, spec {spec.sha256()[:16]}", highlight=False)
+    console.print(yaml.safe_dump(_plain(spec.to_dict()), sort_keys=False).rstrip(), markup=False, highlight=False)
+    heading("contract")
+    if not rundir.exists("contract.json"):
+        console.print("a new run: nothing is promised yet", highlight=False)
+    elif found:
+        console.print(difference_table(found))
+    else:
+        console.print("no difference to the run", highlight=False)
+    heading(f"node counts ({spec.lanes.count} lanes, global batch {spec.global_batch_size}, lanes.allow={spec.lanes.allow})")
+    console.print(node_table(spec))
+    guess = estimate(spec)
+    heading("estimate")
+    console.print(_estimate_text(spec, guess), highlight=False)
+    if len(spec.stages.order) > 1:
+        heading("stages")
+        for stage in stages.stages_of(spec):
+            done = spec.trainer.steps <= newest_checkpoint(rundir) if stage.name == stages.TRAIN else None
+            runs = not done if done is not None else stages.would_run(stage, spec, rundir)
+            console.print(f"{stage.name:<12} {'would run' if runs else 'done, would be skipped'}", highlight=False)
+        if spec.scheduler.name != "local":
+            console.print(_WHO_RUNS_STAGES, highlight=False)
+    heading(f"what a submit to scheduler={spec.scheduler.name} sends")
+    console.print(str(request), markup=False, highlight=False)
+
+
+def _estimate_text(spec: RunSpec, guess: Estimate) -> str:
+    tokens = f"{guess.tokens:,} tokens in {spec.trainer.steps} steps"
+    if guess.parameters is None or guess.state_bytes is None or guess.checkpoint_bytes is None:
+        return f"{tokens}; the model's size depends on the tokenizer's vocabulary"
+    saves = spec.trainer.steps // spec.checkpoint.every + 1
+    kept = min(saves, spec.checkpoint.keep_last)
+    return (
+        f"{tokens}; {guess.parameters / 1e6:.2f} M parameters, {_size(guess.state_bytes)} of training state per replica;\n"
+        f"a checkpoint is about {_size(guess.checkpoint_bytes)}, {kept} are kept: {_size(kept * guess.checkpoint_bytes)}"
+    )
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")
+
+
+def config_text(composed: Composed, *, sources: bool) -> str:
+    """The composed experiment as YAML; with ``sources``, the choices and words above it and each value's source behind it."""
+    if not sources:
+        return yaml.safe_dump(_plain(composed.spec.to_dict()), sort_keys=False).rstrip()
+    chosen = "\n".join(
+        f"#   {group.removesuffix('@_global_'):<12} {choice}" for group, choice in sorted(composed.choices.items())
+    )
+    typed = "\n".join(f"#   {word}" for word in composed.words) or "#   nothing"
+    order = "# precedence, weakest first: spec defaults, groups, experiment, command line"
+    text = annotated(_plain(composed.spec.to_dict()), composed.sources)
+    return "\n".join([order, "# groups chosen:", chosen, "# typed:", typed, text])
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))

@@ -1,0 +1,1 @@
+"""Config groups and arguments become a RunSpec, through Hydra."""

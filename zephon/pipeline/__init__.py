@@ -1,0 +1,1 @@
+"""The fluent chain over a frozen definition: checked, described, fingerprinted."""

@@ -1,0 +1,281 @@
+"""Before a run: what is wrong with a pipeline.
+
+`validate` runs the ops on a small sample of each dataset; strictly, it runs it twice and names the op whose results
+differ. Nothing here changes a pipeline or moves its state.
+
+    code               severity   meaning
+    config             error      names, numbers or an order of ops that cannot work
+    data               error      a document of the sample that cannot be read or used
+    quarantined        warning    documents of the sample that would go into quarantine
+    nothing-left       error      a dataset whose sample ends in no document at all
+    nondeterministic   error      (strict) an op gave two results for the same input
+    left-out           warning    more than half of a dataset's sample is left out
+    lane-idle          warning    a dataset with fewer chunks than there are lanes
+    shuffle-small      warning    a shuffle buffer smaller than what one chunk holds
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from zephon.errors import DataError, ZephonError
+from zephon.io import read
+from zephon.ops.block import Block, of_documents
+from zephon.ops.op import AccumulatorOp, LaneContext
+from zephon.ops.pack import Pack
+from zephon.ops.records import payloads
+from zephon.ops.shuffle import Shuffle
+from zephon.pipeline.definition import Chain
+from zephon.types import Chunk, Columns, Ragged
+
+SAMPLE = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Issue:
+    """One finding.
+
+    Args:
+        code: see the module's text.
+        severity: "error" or "warning".
+        message: what, with the address where there is one, and what to do.
+    """
+
+    code: str
+    severity: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.severity} [{self.code}] {self.message}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """What `validate` found."""
+
+    issues: tuple[Issue, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error; warnings may be there."""
+        return all(issue.severity != "error" for issue in self.issues)
+
+    @property
+    def codes(self) -> list[str]:
+        return [issue.code for issue in self.issues]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.issues)) or "no issue found"
+
+
+def validate(chain: Chain, *, strict: bool = False) -> Report:
+    """Checks a pipeline on its configuration and on a sample of each dataset."""
+    issues: list[Issue] = []
+    try:
+        chain.describe()
+        program = chain._program()
+        ops = [*chain._split()[0]]
+    except DataError as error:
+        return Report((_issue("data", error),))
+    except (ZephonError, ValueError) as error:
+        return Report((_issue("config", error),))
+    issues += _shape(chain)
+    sampled: list[Columns] = []
+    for index, dataset in enumerate(program.datasets):
+        try:
+            columns, found = _sample(chain, index)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it goes into the report
+            issues.append(_issue("data", error))
+            continue
+        issues += found
+        sampled.append(columns)
+        names = [*(op.name for op in ops), "taking stored tokens"]
+        current = columns
+        read_count = len(current)
+        for number, stage in enumerate(program.stages):
+            try:
+                result = _guarded(chain, stage, current, index, number)
+                again = _guarded(chain, stage, current, index, number) if strict else result
+            except Exception as error:  # noqa: BLE001
+                document = getattr(error, "document", None)
+                if document is not None:
+                    error.add_note(f"address: {dataset.address(*document)}")
+                issues.append(_issue("data", error))
+                break
+            if strict and _digest_columns(result) != _digest_columns(again):
+                issues.append(_unsteady(names[number], f"on documents of dataset {dataset.name!r}"))
+                break
+            current = result
+        else:
+            issues += _losses(dataset.name, read_count, current)
+            sampled[-1] = current
+    if strict and all(issue.severity != "error" for issue in issues):
+        issues += _accumulators(program.accumulators, sampled, program.context(0), program.datasets)
+    return Report(tuple(issues))
+
+
+def before_running(chain: Chain, mode: str) -> None:
+    """What ``options(auto_validation=...)`` asks for, before the first batch of a new stream.
+
+    Args:
+        mode: "strict" ends with the errors that `validate` finds, "warn" turns all that it finds into Python warnings, "off"
+            looks at nothing: then a bad document is found when its turn comes, also with its address.
+
+    Raises:
+        DataError: in strict mode, naming every error.
+    """
+    if mode == "off":
+        return
+    report = validate(chain)
+    if mode == "warn":
+        for issue in report.issues:
+            warnings.warn(str(issue), stacklevel=3)
+        return
+    errors = [str(issue) for issue in report.issues if issue.severity == "error"]
+    if errors:
+        raise DataError(
+            "the pipeline would fail on a sample of its data:\n" + "\n".join(errors),
+            follows="the run would end in the middle",
+            remedy="mend what is named, quarantine such documents with on_error, or look first with auto_validation='warn'",
+        )
+
+
+def _issue(code: str, error: BaseException) -> Issue:
+    notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", []))
+    text = str(error) if isinstance(error, ZephonError) else f"{type(error).__name__}: {error}"
+    return Issue(code, "error", text + notes)
+
+
+def _unsteady(name: str, where: str) -> Issue:
+    return Issue(
+        "nondeterministic",
+        "error",
+        f"{name} gave two different results for the same input, {where}\n"
+        "  otherwise: a restarted run would train on other data than an uninterrupted one\n"
+        "  to do: take randomness from the document itself (its id or text), never from a clock or a global generator",
+    )
+
+
+def _shape(chain: Chain) -> list[Issue]:
+    """What the numbers alone say."""
+    issues, world = [], chain.world
+    chunk_bytes = getattr(chain._source, "chunk_bytes", None)
+    for dataset in chain._source.datasets:
+        chunks = -(-dataset.size // chunk_bytes) if chunk_bytes else world.lanes
+        if chunks < world.lanes:
+            issues.append(
+                Issue(
+                    "lane-idle",
+                    "warning",
+                    f"dataset {dataset.name!r} has {chunks} chunks of {chunk_bytes} bytes for {world.lanes} lanes, so that in "
+                    "each pass some lanes see nothing of it; lower chunk_bytes",
+                )
+            )
+    permuted = getattr(chain._source, "_described", {}).get("shuffle_documents")
+    if chunk_bytes and not permuted:
+        length = next((op.max_length for op in chain._ops if isinstance(op, Pack)), None)
+        rows = chunk_bytes // 4 // length if length else chunk_bytes // 2000  # about four bytes a token
+        for op in chain._ops:
+            if isinstance(op, Shuffle) and op.buffer_size < rows:
+                message = (
+                    f"shuffle(buffer_size={op.buffer_size}) is less than the about {rows} elements of one chunk, so that "
+                    "neighbours stay near each other; raise it, or use shuffle_within_shard"
+                )
+                issues.append(Issue("shuffle-small", "warning", message))
+    return issues
+
+
+def _sample(chain: Chain, index: int) -> tuple[Columns, list[Issue]]:
+    """The first documents of a dataset's first sample chunk."""
+    chunk: Chunk = chain._source.sample(index)[0]
+    dataset = chain._source.datasets[index]
+    bad: list[DataError] = []
+    columns = read(dataset, chunk, bad)
+    issues = []
+    quarantine = chain._guard(chain._split()[0]).of(index)
+    for error in bad[:3]:
+        error.add_note(f"address: {dataset.address(*(error.document or (0, 0)))}")
+        found = _issue("data", error)
+        issues.append(dataclasses.replace(found, code="quarantined", severity="warning") if quarantine else found)
+    return columns.take(np.arange(min(SAMPLE, len(columns)))), issues
+
+
+def _guarded(chain: Chain, stage: Any, columns: Columns, index: int, number: int) -> Columns:
+    """A stage's result; documents that would be quarantined are taken out first."""
+    guard = chain._guard(chain._split()[0])
+    while True:
+        try:
+            result: Columns = stage(columns)
+            return result
+        except Exception as error:
+            document = getattr(error, "document", None)
+            if document is None or not guard.of(index, number):
+                raise
+            gone = (columns.shard == document[0]) & (columns.row == document[1])
+            columns = columns.take(np.flatnonzero(~gone))
+
+
+def _losses(name: str, before: int, after: Columns) -> list[Issue]:
+    lost = sum(len(some.row) for some in after.dropped)
+    reasons = ", ".join(sorted({some.reason for some in after.dropped}))
+    if before and not len(after):
+        return [Issue("nothing-left", "error", f"of {before} documents of dataset {name!r} none is left: {reasons}")]
+    if before and lost * 2 > before:
+        return [Issue("left-out", "warning", f"{lost} of {before} documents of dataset {name!r} are left out: {reasons}")]
+    return []
+
+
+def _accumulators(
+    ops: Sequence[AccumulatorOp], sampled: Sequence[Columns], context: LaneContext, datasets: Sequence[Any]
+) -> list[Issue]:
+    """Runs the sample through the accumulators twice, op by op."""
+    blocks = [of_documents(columns, len(datasets)) for columns in sampled if len(columns)]
+    for op in ops:
+        try:
+            once, twice = _through(op, blocks, context), _through(op, blocks, context)
+        except Exception as error:  # noqa: BLE001
+            return [_issue("data", error)]
+        if [_digest_block(block) for block in once] != [_digest_block(block) for block in twice]:
+            return [_unsteady(op.describe()["op"], "on the sample")]
+        blocks = once
+    return []
+
+
+def _through(op: AccumulatorOp, blocks: Sequence[Block], context: LaneContext) -> list[Block]:
+    state = op.open(context)
+    state.start(0)
+    made = [state.push(block) for block in blocks]
+    made.append(state.flush(final=True))
+    return [block for block in made if block is not None and len(block)]
+
+
+def _digest_columns(columns: Columns) -> str:
+    digest = hashlib.sha256(columns.row.tobytes() + columns.shard.tobytes())
+    for document in columns.dicts():
+        digest.update(_plain(document).encode())
+    return digest.hexdigest()
+
+
+def _digest_block(block: Block) -> str:
+    return hashlib.sha256("".join(_plain(payload) for payload in payloads(block)).encode()).hexdigest()
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key!r}:{_plain(value[key])}" for key in sorted(value, key=str)) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(_plain, value)) + "]"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.tolist()}"
+    if isinstance(value, Ragged):
+        return _plain([value[i] for i in range(len(value))])
+    return repr(value)
+
+
+__all__ = ["Issue", "Report", "validate"]

@@ -1,0 +1,43 @@
+"""Where an attempt's files are that only this machine can use: its lock, control port, logs, and the supervisor's state.
+
+run directory on this machine's file system     attempts/NNNN in the run directory
+anywhere else (s3://..., another scheme)        $XDG_STATE_HOME/zephon/attempts/HASH-OF-URL/NNNN; the state is copied to
+                                                the run directory when it changes, the logs when the attempt has ended
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from zephon.run.directory import RunDir
+
+
+def state_home() -> Path:
+    """This user's state of all runs on this machine."""
+    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(home) / "zephon"
+
+
+def index_dir() -> Path:
+    """Where this user's attempts on this machine are listed."""
+    return state_home() / "local"
+
+
+def place(rundir: RunDir, attempt: int) -> Path:
+    """The attempt's directory on this machine; it may not exist."""
+    name = RunDir.attempt_name(attempt)
+    if rundir.local:
+        return Path(rundir.path("attempts", name))
+    return state_home() / "attempts" / hashlib.sha256(rundir.url.rstrip("/").encode()).hexdigest()[:16] / name
+
+
+def hand_in_logs(rundir: RunDir, attempt: int) -> None:
+    """Copies the logs of an ended attempt to a run directory that is elsewhere."""
+    if rundir.local:
+        return
+    logs = place(rundir, attempt) / "logs"
+    for path in sorted(logs.rglob("*.log")):
+        where = ("attempts", RunDir.attempt_name(attempt), "logs", *path.relative_to(logs).parts)
+        rundir.write_bytes(*where, data=path.read_bytes())

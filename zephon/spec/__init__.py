@@ -1,0 +1,1 @@
+"""What an experiment is: declared fields, and the RunSpec made of them."""

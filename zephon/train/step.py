@@ -1,0 +1,239 @@
+"""From loader to training: one ``StepBatch`` per optimizer step and rank, and what all ranks agree on about it.
+
+    loader -> StepBatch (this rank's rows)  --exchange-->  GlobalStep (token count, digests by slot, lanes, drain, error)
+
+A whole step is in hand before its first forward, because the loss is divided by the count of trained tokens of *all*
+ranks. One small exchange a step carries everything that ranks must agree on, so an error on one rank ends all of them in
+the same step, and every rank holds the loader state of every lane, also of a rank that dies a moment later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from zephon.errors import DataError, StateError, ZephonError
+from zephon.spec.experiment import RunSpec
+from zephon.types import LeftOut
+
+IGNORE = -100
+ADDRESSES = 8  # of documents left out for one reason in one step, as many as a batch names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Some sequences: inputs and labels int64 [n, T], positions int64 [n, T] restarting per document, or None."""
+
+    input_ids: Tensor
+    labels: Tensor
+    positions: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def tokens(self) -> int:
+        """How many labels are trained."""
+        return int((self.labels != IGNORE).sum())
+
+    def split(self, size: int) -> list[Rows]:
+        """Consecutive parts of ``size`` rows, the last one maybe shorter."""
+        return [self._slice(i, i + size) for i in range(0, len(self), size)]
+
+    def padded(self, rows: int) -> Rows:
+        """With rows of weight zero behind, so that all ranks run the same number of forwards."""
+        more = rows - len(self)
+        if more <= 0:
+            return self
+        return Rows(
+            input_ids=F.pad(self.input_ids, (0, 0, 0, more)),
+            labels=F.pad(self.labels, (0, 0, 0, more), value=IGNORE),
+            positions=None if self.positions is None else F.pad(self.positions, (0, 0, 0, more)),
+        )
+
+    def to(self, device: torch.device) -> Rows:
+        return self._map(lambda t: t.to(device, non_blocking=True))
+
+    def _slice(self, begin: int, end: int) -> Rows:
+        return self._map(lambda t: t[begin:end])
+
+    def _map(self, f: Any) -> Rows:
+        positions = None if self.positions is None else f(self.positions)
+        return Rows(input_ids=f(self.input_ids), labels=f(self.labels), positions=positions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBatch:
+    """What one rank trains on in one optimizer step.
+
+    Args:
+        step: counted from 0.
+        rows: this rank's sequences, in slot order.
+        digests: SHA-256 of each sequence by its slot in the global batch.
+        state: this rank's loader state after the step.
+        by_dataset: tokens of each dataset, where the loader reports them.
+        left_out: documents left out, of lanes that this rank answers for, so that all ranks together name each once.
+    """
+
+    step: int
+    rows: Rows
+    digests: dict[int, bytes]
+    state: dict[str, Any]
+    by_dataset: dict[str, int] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
+
+
+class Feed(Protocol):
+    """A source of steps, for one (dp_rank, dp_size)."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues after a state that holds the lanes of all ranks of some earlier membership."""
+
+    def steps(self) -> Iterator[StepBatch]:
+        """One StepBatch per optimizer step, until the data ends."""
+
+    def left_behind(self, state: dict[str, Any] | None) -> list[tuple[int, LeftOut]]:
+        """(lane, what it leaves out) between a state and the end of the data, of lanes that this rank answers for.
+
+        ``state`` is that after the last step that was trained, or None before the first; ``steps`` is over then.
+        """
+
+    def close(self) -> None:
+        """Ends what runs behind ``steps``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a rank tells the others before it trains a step; ``step`` is None where its data has ended."""
+
+    step: int | None
+    rows: int = 0
+    tokens: int = 0
+    digests: dict[int, bytes] = field(default_factory=dict)
+    lanes: dict[int, bytes] = field(default_factory=dict)
+    by_dataset: dict[str, int] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
+    drain: bool = False
+    error: ZephonError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalStep:
+    """One optimizer step as all ranks agreed on it.
+
+    Args:
+        rows: this rank's sequences, padded so that every rank has the same number.
+        tokens: trained tokens of the step over all ranks.
+        digests: of all sequences of the global batch, in slot order.
+        state: the loader state after the step, with the lanes of all ranks.
+        left_out: documents left out on the way to this step, by reason.
+        drain: whether somebody was asked to leave after this step.
+    """
+
+    step: int
+    rows: Rows
+    tokens: int
+    digests: list[bytes]
+    state: dict[str, Any]
+    by_dataset: dict[str, int]
+    left_out: tuple[LeftOut, ...]
+    drain: bool
+
+
+def report(batch: StepBatch | None, *, drain: bool, error: ZephonError | None) -> Report:
+    if batch is None or error is not None:
+        return Report(step=None, drain=drain, error=error)
+    return Report(
+        step=batch.step,
+        rows=len(batch.rows),
+        tokens=batch.rows.tokens,
+        digests=batch.digests,
+        lanes=batch.state["lanes"],
+        by_dataset=batch.by_dataset,
+        left_out=batch.left_out,
+        drain=drain,
+    )
+
+
+def agree(batch: StepBatch | None, reports: Sequence[Report]) -> GlobalStep | None:
+    """Combines the reports of all data-parallel ranks; None when the data has ended.
+
+    It ends where the first rank cannot fill its part of a step, as it does for a rank that has all lanes.
+
+    Raises:
+        ZephonError: the error of the first rank that reported one, with that rank in a note.
+        StateError: the ranks are at different steps, or slots are missing or doubled.
+    """
+    for rank, one in enumerate(reports):
+        if one.error is not None:
+            one.error.add_note(f"met by data-parallel rank {rank}")
+            raise one.error
+    if any(one.step is None for one in reports):
+        return None
+    digests: dict[int, bytes] = {}
+    for one in reports:
+        digests.update(one.digests)
+    steps = {one.step for one in reports}
+    if batch is None or len(steps) != 1 or sorted(digests) != list(range(sum(len(one.digests) for one in reports))):
+        raise StateError(
+            f"the ranks do not hold one global batch: steps {[one.step for one in reports]}, slots {sorted(digests)}",
+            follows="a step would be trained with rows missing or doubled",
+            remedy="resume from the last checkpoint; if it happens again, run `zephon verify` on the run",
+        )
+    by_dataset: dict[str, int] = {}
+    for one in reports:
+        for name, count in one.by_dataset.items():
+            by_dataset[name] = by_dataset.get(name, 0) + count
+    return GlobalStep(
+        step=batch.step,
+        rows=batch.rows.padded(max(one.rows for one in reports)),
+        tokens=sum(one.tokens for one in reports),
+        digests=[digests[slot] for slot in sorted(digests)],
+        state={**batch.state, "lanes": {lane: cursor for one in reports for lane, cursor in one.lanes.items()}},
+        by_dataset=dict(sorted(by_dataset.items())),
+        left_out=by_reason(some for one in reports for some in one.left_out),
+        drain=any(one.drain for one in reports),
+    )
+
+
+def by_reason(parts: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
+    """One entry for each reason, in order of reasons: counts added, the first eight addresses kept."""
+    found: dict[str, LeftOut] = {}
+    for part in parts:
+        before = found.get(part.reason, LeftOut(part.reason, 0, ()))
+        addresses = (*before.addresses, *part.addresses)[:ADDRESSES]
+        found[part.reason] = LeftOut(part.reason, before.count + part.count, addresses)
+    return tuple(found[reason] for reason in sorted(found))
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """All rows of several microbatches as one."""
+    positions = [part.positions for part in parts]
+    together = torch.cat([p for p in positions if p is not None]) if None not in positions else None
+    return replace(
+        parts[0],
+        input_ids=torch.cat([part.input_ids for part in parts]),
+        labels=torch.cat([part.labels for part in parts]),
+        positions=together,
+    )
+
+
+def one_batch(spec: RunSpec) -> str:
+    """What a global batch takes, in words."""
+    wanted = f"{spec.global_batch_size} sequences of {spec.pipeline.context_length} tokens"
+    return f"{wanted}, dealt to {spec.lanes.count} lanes"
+
+
+def nothing_to_train_on(spec: RunSpec) -> DataError:
+    """The data has ended before the first step."""
+    return DataError(
+        f"the data ends before the first step: it is not enough for {one_batch(spec)} "
+        f"in chunks of {spec.data.chunk_bytes:,} bytes",
+        follows="the run would be done without having trained anything",
+        remedy="use smaller chunks (data.chunk_bytes), fewer lanes, more data, or data.exhausted=repeat",
+    )
