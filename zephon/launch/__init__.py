@@ -5,5 +5,5 @@ contract.py     which differences a resume accepts
 session.py      start, resume, stop, rescale: the verbs as functions
 appdef.py       RunSpec -> TorchX AppDef, pure; plan.py what would be submitted
 status.py display.py logs.py   what is seen
-lease.py        one holder per run; schedulers/ where jobs run
+backends/ where jobs run
 """
