@@ -84,7 +84,7 @@ class Peers:
         if not self.rundir.exists("attempts", "0001", "spec.json"):
             spec = self.servers[-1].coordinator.spec
             self.rundir.write_json("attempts", "0001", "spec.json", data=spec.to_dict())
-        command = [sys.executable, "-m", "zephon.agent", "--run", self.rundir.url, "--attempt", "1", "--nnodes", "1:8"]
+        command = [sys.executable, "-m", "zephon.agent", "--run", self.rundir.url, "--attempt", "1"]
         command += ["--endpoint", f"127.0.0.1:{port}", "--node", name, "--worker", WORKER]
         env = {**os.environ, "ZEPHON_TOY": json.dumps(settings), "OMP_NUM_THREADS": "1"}
         with open(self.rundir.path("attempts", "0001", f"{name}.log"), "ab") as log:

@@ -51,7 +51,7 @@ class Job:
             )
 
     def _start(self, module: str, *more: str, name: str) -> None:
-        command = [sys.executable, "-m", module, "--run", self.run, "--attempt", str(self.attempt), "--nnodes", "1:8", *more]
+        command = [sys.executable, "-m", module, "--run", self.run, "--attempt", str(self.attempt), *more]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         with open(self.logs / f"{self.attempt}-{name}.log", "wb") as log:
             self.processes.append(psutil.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT))

@@ -52,7 +52,7 @@ class Cast:
         return self._start("zephon.agent", *place, log=name)
 
     def _start(self, module: str, *more: str, log: str) -> psutil.Popen:
-        command = [sys.executable, "-m", module, "--run", self.rundir.url, "--attempt", "1", "--nnodes", "1:8", *more]
+        command = [sys.executable, "-m", module, "--run", self.rundir.url, "--attempt", "1", *more]
         env = {**os.environ, "ZEPHON_TOY": json.dumps({"steps": 3, "step_s": 0.02}), "OMP_NUM_THREADS": "1"}
         with open(self.rundir.path("attempts", "0001", f"{log}.log"), "ab") as file:
             self.started.append(psutil.Popen(command, env=env, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT))

@@ -26,10 +26,7 @@ def sample_app(
         name="node",
         image=IMAGE,
         entrypoint="python",
-        args=[
-            *("-m", "zephon.agent", "--run", run, "--attempt", str(attempt)),
-            *("--nnodes", f"{limits['nodes_min']}:{limits['nodes_max']}", "--procs", "1"),
-        ],
+        args=["-m", "zephon.agent", "--run", run, "--attempt", str(attempt), "--procs", "1"],
         env={"ZEPHON_NODE": f"node-{macros.replica_id}", "PYTHONUNBUFFERED": "1"},
         num_replicas=nodes,
         min_replicas=int(limits["nodes_min"]),

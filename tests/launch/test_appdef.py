@@ -38,7 +38,7 @@ def test_one_role_of_agents_with_the_range_and_the_resolved_spec(spec: RunSpec) 
     (role,) = app.roles
     assert (role.name, role.num_replicas, role.min_replicas, role.entrypoint) == ("node", 4, 1, "python")
     assert role.args[:6] == ["-m", "zephon.agent", "--run", "s3://b/runs/toy", "--attempt", "3"]
-    assert role.args[6:] == ["--nnodes", "1:8", "--procs", "1"]
+    assert role.args[6:] == ["--procs", "1"]
     assert RunSpec.from_dict(json.loads(app.metadata["zephon.spec"])) == spec
     assert app.metadata["zephon.spec-sha256"] == spec.sha256()
 

@@ -301,8 +301,6 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m zephon.agent.coordinator", allow_abbrev=False)
     parser.add_argument("--run", required=True, help="URL of the run directory")
     parser.add_argument("--attempt", type=int, required=True)
-    parser.add_argument("--nnodes", required=True, help="MIN:MAX; the spec's own range is the authority")
-    parser.add_argument("--procs", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=None, help="how many nodes the first generation waits for")
     parser.add_argument(
         "--linger",

@@ -68,7 +68,6 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m zephon.agent", description=__doc__, allow_abbrev=False)
     parser.add_argument("--run", required=True, help="URL of the run directory")
     parser.add_argument("--attempt", type=int, required=True, help="number of this start of the run")
-    parser.add_argument("--nnodes", required=True, help="MIN:MAX nodes")
     parser.add_argument("--procs", type=int, default=1, help="workers on this node")
     parser.add_argument("--endpoint", default=os.environ.get("ZEPHON_ENDPOINT"), help="HOST:PORT of the coordinator")
     parser.add_argument("--node", default=os.environ.get("ZEPHON_NODE"), help="identity of this node")

@@ -2,7 +2,7 @@
 
 One role, ``node``; every replica runs one elastic agent::
 
-    python -m zephon.agent --run URL --attempt 1 --nnodes 1:8 --procs 1
+    python -m zephon.agent --run URL --attempt 1 --procs 1
 
 The scheduler tells each replica who it is and where the others meet, through ``ZEPHON_NODE`` (its identity) and
 ``ZEPHON_ENDPOINT`` (host:port of the coordinator), because both are known only when the job is placed. The resolved spec
@@ -47,8 +47,7 @@ def app_def(
     """
     spec.check_nodes()
     elastic = spec.elastic
-    args = ["-m", "zephon.agent", "--run", run, "--attempt", str(attempt)]
-    args += ["--nnodes", f"{elastic.nodes_min}:{elastic.nodes_max}", "--procs", str(elastic.procs_per_node)]
+    args = ["-m", "zephon.agent", "--run", run, "--attempt", str(attempt), "--procs", str(elastic.procs_per_node)]
     if endpoint:
         args += ["--endpoint", endpoint]
     if worker != DEFAULT_WORKER:

@@ -33,7 +33,7 @@ def with_coordinator(app: AppDef) -> AppDef:
     (node,) = app.roles
     arguments = dict(zip(node.args[::2], node.args[1::2], strict=False))
     args = ["-m", COORDINATOR_MODULE]
-    for flag in ("--run", "--attempt", "--nnodes", "--procs"):
+    for flag in ("--run", "--attempt"):
         if flag in arguments:
             args += [flag, arguments[flag]]
     args += ["--nodes", str(node.num_replicas), "--linger", "--host", "0.0.0.0", "--port", str(PORT)]

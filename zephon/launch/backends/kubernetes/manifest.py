@@ -148,7 +148,7 @@ def _service(facts: JobFacts, options: KubernetesOptions) -> Json:
 
 def _coordinator(facts: JobFacts, options: KubernetesOptions) -> Json:
     command = [facts.role.entrypoint, "-m", COORDINATOR_MODULE]
-    for flag in ("--run", "--attempt", "--nnodes", "--procs"):
+    for flag in ("--run", "--attempt"):
         if (value := facts.argument(flag)) is not None:
             command += [flag, value]
     command += ["--nodes", str(facts.nodes), "--linger", "--host", "0.0.0.0", "--port", str(options.coordinator_port)]
