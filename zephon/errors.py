@@ -13,12 +13,14 @@
     └── Superseded                  a newer generation has taken the run over
 
 An address (dataset, shard, row, lane, step) is attached with ``add_note`` as the exception passes the code that knows it.
+An error about one document carries the document's numbers until then: see `address_error` and `address_of`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import ClassVar, NamedTuple
 
 
 class ZephonError(Exception):
@@ -26,37 +28,39 @@ class ZephonError(Exception):
 
     Args:
         what: what is wrong, with the offending value.
-        follows: what would happen if this were accepted.
+        follows: what would happen if this were accepted. Leave it out where the refusal is the only consequence: the
+            error then has the ``refusal`` of its class, which its text does not repeat.
         remedy: what the user can do.
     """
 
     exit_status = 1
+    refusal: ClassVar[str] = "the operation stops here"
 
-    def __init__(self, what: str, *, follows: str, remedy: str) -> None:
+    def __init__(self, what: str, *, follows: str | None = None, remedy: str) -> None:
+        follows = follows or self.refusal
         super().__init__(what, follows, remedy)
         self.what = what
         self.follows = follows
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.what}\n  otherwise: {self.follows}\n  to do: {self.remedy}"
+        otherwise = f"  otherwise: {self.follows}\n" if self.follows != self.refusal else ""
+        return f"{self.what}\n{otherwise}  to do: {self.remedy}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process boundaries (worker processes, isolated engine); notes travel in __dict__.
-        return (_rebuild, (type(self), self.what, self.follows, self.remedy, getattr(self, "__notes__", [])))
+        # Errors cross process boundaries (worker processes, isolated engine); notes and addresses travel in __dict__.
+        return (_rebuild, (type(self), self.what, self.follows, self.remedy), self.__dict__)
 
 
-def _rebuild(cls: type[ZephonError], what: str, follows: str, remedy: str, notes: list[str]) -> ZephonError:
-    error = cls(what, follows=follows, remedy=remedy)
-    for note in notes:
-        error.add_note(note)
-    return error
+def _rebuild(cls: type[ZephonError], what: str, follows: str, remedy: str) -> ZephonError:
+    return cls(what, follows=follows, remedy=remedy)
 
 
 class ConfigError(ZephonError, ValueError):
     """A value, option or name that cannot work. Launcher exit status 65: retrying cannot help."""
 
     exit_status = 65
+    refusal = "nothing starts"
 
 
 class NotFound(ConfigError, FileNotFoundError):
@@ -70,22 +74,17 @@ class ContractError(ZephonError):
 
 
 class DataError(ZephonError, ValueError):
-    """A document or shard that cannot be read or used.
-
-    ``document`` is (shard, row) within its chunk's dataset where the error is about one document; the reader and the
-    workers, who know the dataset, turn it into a note with the whole address. ``kind`` then says what is wrong without the
-    place, so that documents in quarantine can be counted by it.
-    """
+    """A document or shard that cannot be read or used."""
 
     exit_status = 65
-    document: tuple[int, int] | None = None
-    kind: str = ""
+    refusal = "the run ends here"
 
 
 class StateError(ZephonError, ValueError):
     """A saved state that is torn, damaged, or belongs to another stream."""
 
     exit_status = 65
+    refusal = "the state is not loaded"
 
 
 class LedgerMismatch(ZephonError):
@@ -114,10 +113,39 @@ class Superseded(ZephonError):
     exit_status = 75
 
 
+_ADDRESS = "zephon_address"  # the attribute of any exception that holds it
+
+
+class ErrorAddress(NamedTuple):
+    """Which document an error is about, in numbers; the reader, the workers and the lane know the names to them.
+
+    Args:
+        shard, row: the document within its dataset.
+        dataset: the dataset's index in the source; None where it is that of the chunk in hand.
+        kind: what is wrong without the place, so that documents with one fault are counted together; "" where unknown.
+    """
+
+    shard: int
+    row: int
+    dataset: int | None = None
+    kind: str = ""
+
+
+def address_error(error: BaseException, address: ErrorAddress) -> None:
+    """Says which document an error, also one of the user's own code, is about."""
+    setattr(error, _ADDRESS, address)
+
+
+def address_of(error: BaseException) -> ErrorAddress | None:
+    """The document that an error is about; None where it is about none, or nobody said."""
+    address: ErrorAddress | None = getattr(error, _ADDRESS, None)
+    return address
+
+
 def nearest(name: str, known: Iterable[str], *, kind: str = "") -> str:
     """A phrase naming the closest known name, or listing all of them: ``did you mean 'lanes'?``.
 
-    With ``kind`` (what the names are, in the plural) all of them are listed behind the closest as well.
+    With ``kind`` (what the names are, in the plural) all of them follow the closest as well.
     """
     candidates = sorted(known)
     close = get_close_matches(name, candidates, n=1, cutoff=0.5)

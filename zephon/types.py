@@ -17,6 +17,9 @@ import numpy.typing as npt
 IntArray = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
+Json = dict[str, Any]
+"""A JSON object: what a configuration, a record of the run directory or a cluster's answer is before anybody has read it."""
+
 
 class Address(NamedTuple):
     """Where a document is: dataset name, shard name, row (a JSONL row is named by its byte offset)."""

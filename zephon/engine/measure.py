@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zephon.errors import DataError
+from zephon.errors import DataError, address_of
 from zephon.io import read
 from zephon.ops.quarantine import Guard
 from zephon.types import Ragged, Stage
@@ -19,9 +19,10 @@ def count_sample(source: WorkSource, index: int, stages: Sequence[Stage], guard:
         try:
             columns = guard.run(stages, read(source.datasets[index], chunk, bad), chunk, bad or (), ())
         except Exception as error:
-            document = getattr(error, "document", None)
-            if document is not None:
-                error.add_note(f"address: {source.datasets[index].address(*document)}, while measuring tokens per byte")
+            address = address_of(error)
+            if address is not None:
+                place = source.datasets[index].address(address.shard, address.row)
+                error.add_note(f"address: {place}, while measuring tokens per byte")
             raise
         ids = columns.fields.get("input_ids")
         tokens += len(ids.values) if isinstance(ids, Ragged) else 0

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from zephon.engine.meters import Work
-from zephon.errors import DataError
+from zephon.errors import DataError, address_of
 from zephon.io import Dataset, read
 from zephon.ops.op import AccumulatorOp, LaneContext
 from zephon.ops.quarantine import Guard, Known
@@ -76,9 +76,9 @@ class Program:
             chunk = self.plan.chunk(lane, position)
             assert chunk is not None
             dataset = self.datasets[chunk.dataset]
-            document = getattr(error, "document", None)
-            if document is not None:
-                error.add_note(f"address: {dataset.address(*document)}")
+            address = address_of(error)
+            if address is not None:
+                error.add_note(f"address: {dataset.address(address.shard, address.row)}")
             error.add_note(f"in chunk {chunk.index} of dataset {dataset.name!r}, lane {lane}, position {position}")
             return error
 

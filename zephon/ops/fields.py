@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zephon.errors import DataError
+from zephon.errors import DataError, ErrorAddress, address_error
 from zephon.types import Array, Column, Columns, Ragged
 
 TOKEN_FIELDS = ("input_ids", "tokens", "token_ids", "ids")
@@ -60,8 +60,7 @@ def bad_document(columns: Columns, index: int, what: str, remedy: str) -> DataEr
 
 def mark(error: BaseException, columns: Columns, index: int) -> None:
     """Lets an exception carry a document's address, for whoever knows the names to write it down."""
-    error.document = (int(columns.shard[index]), int(columns.row[index]))  # type: ignore[attr-defined]
-    error.source = columns.source(index)  # type: ignore[attr-defined]
+    address_error(error, ErrorAddress(int(columns.shard[index]), int(columns.row[index]), columns.source(index)))
 
 
 def lift_tokens(columns: Columns) -> Columns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+from zephon.errors import address_of
 from zephon.ops.block import Block, of_documents
 from zephon.ops.op import Accumulator, AccumulatorOp, Counting, LaneContext, StageOp
 from zephon.ops.records import columns_of, is_packed
@@ -42,9 +43,10 @@ class _Running(Counting):
         try:
             columns = self._stage(columns_of(block))
         except Exception as error:
-            document, source = getattr(error, "document", None), getattr(error, "source", -1)
-            if document is not None and source >= 0 and self._context.sources:
-                error.add_note(f"address: {self._context.sources[source].address(*document)}, lane {self._context.lane}")
+            address = address_of(error)
+            if address is not None and address.dataset is not None and address.dataset >= 0 and self._context.sources:
+                dataset = self._context.sources[address.dataset]
+                error.add_note(f"address: {dataset.address(address.shard, address.row)}, lane {self._context.lane}")
             raise
         self.dropped += columns.dropped
         columns.dropped = []

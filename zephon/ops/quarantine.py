@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from zephon.errors import ConfigError, DataError, nearest
+from zephon.errors import ConfigError, DataError, address_of, nearest
 from zephon.types import Chunk, Columns, Dropped, IntArray, Stage
 
 CHOICES = ("raise", "quarantine")
@@ -63,7 +63,7 @@ class Guard:
                     result = stage(columns)
                     break
                 except Exception as error:
-                    if not self.of(chunk.dataset, number) or getattr(error, "document", None) is None:
+                    if not self.of(chunk.dataset, number) or address_of(error) is None:
                         raise
                     place = _place(chunk, error)
                     gone_now = _find(columns, chunk.pieces[place[0]].shard, place[1])
@@ -113,13 +113,15 @@ def _find(columns: Columns, shard: int, row: int) -> IntArray:
 
 
 def _place(chunk: Chunk, error: Exception) -> tuple[int, int]:
-    shard, row = error.document  # type: ignore[attr-defined]
-    return next(i for i, piece in enumerate(chunk.pieces) if piece.shard == shard), int(row)
+    address = address_of(error)
+    assert address is not None
+    return next(i for i, piece in enumerate(chunk.pieces) if piece.shard == address.shard), address.row
 
 
 def _dropped(chunk: Chunk, place: tuple[int, int], error: Exception) -> Dropped:
     # By what is wrong and not where, as far as that is known, so that documents with one fault are counted together.
+    address = address_of(error)
     what = error.reason if isinstance(error, (UnicodeDecodeError, UnicodeEncodeError)) else str(error).split("\n", 1)[0]
-    reason = "quarantined: " + (getattr(error, "kind", "") or f"{type(error).__name__}: {what}")
+    reason = "quarantined: " + ((address.kind if address is not None else "") or f"{type(error).__name__}: {what}")
     shard = chunk.pieces[place[0]].shard
     return Dropped(reason[:200], np.array([chunk.dataset]), np.array([shard]), np.array([place[1]]))

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from zephon.errors import DataError, ZephonError
+from zephon.errors import DataError, ZephonError, address_of
 from zephon.io import read
 from zephon.ops.block import Block, of_documents
 from zephon.ops.op import AccumulatorOp, LaneContext
@@ -103,9 +103,9 @@ def validate(chain: Chain, *, strict: bool = False) -> Report:
                 result = _guarded(chain, stage, current, index, number)
                 again = _guarded(chain, stage, current, index, number) if strict else result
             except Exception as error:  # noqa: BLE001
-                document = getattr(error, "document", None)
-                if document is not None:
-                    error.add_note(f"address: {dataset.address(*document)}")
+                address = address_of(error)
+                if address is not None:
+                    error.add_note(f"address: {dataset.address(address.shard, address.row)}")
                 issues.append(_issue("data", error))
                 break
             if strict and _digest_columns(result) != _digest_columns(again):
@@ -200,7 +200,9 @@ def _sample(chain: Chain, index: int) -> tuple[Columns, list[Issue]]:
     issues = []
     quarantine = chain._guard(chain._split()[0]).of(index)
     for error in bad[:3]:
-        error.add_note(f"address: {dataset.address(*(error.document or (0, 0)))}")
+        address = address_of(error)
+        assert address is not None
+        error.add_note(f"address: {dataset.address(address.shard, address.row)}")
         found = _issue("data", error)
         issues.append(dataclasses.replace(found, code="quarantined", severity="warning") if quarantine else found)
     return columns.take(np.arange(min(SAMPLE, len(columns)))), issues
@@ -214,10 +216,10 @@ def _guarded(chain: Chain, stage: Any, columns: Columns, index: int, number: int
             result: Columns = stage(columns)
             return result
         except Exception as error:
-            document = getattr(error, "document", None)
-            if document is None or not guard.of(index, number):
+            address = address_of(error)
+            if address is None or not guard.of(index, number):
                 raise
-            gone = (columns.shard == document[0]) & (columns.row == document[1])
+            gone = (columns.shard == address.shard) & (columns.row == address.row)
             columns = columns.take(np.flatnonzero(~gone))
 
 

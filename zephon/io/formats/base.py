@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from zephon.errors import ConfigError, DataError, nearest
+from zephon.errors import ConfigError, DataError, ErrorAddress, address_error, nearest
 from zephon.types import Column
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Documents(NamedTuple):
     """What a format read: row names, and the records or columns that belong to them (see `Columns`).
 
-    ``bad`` holds an error, with its ``document`` set, for each document that could not be read while others could.
+    ``bad`` holds an addressed error for each document that could not be read while others could.
     """
 
     rows: list[int]
@@ -29,10 +29,10 @@ class Documents(NamedTuple):
 
 
 def bad_document(document: tuple[int, int], kind: str, what: str, *, follows: str, remedy: str) -> DataError:
-    """An error about one document, which can be left out as well. See `DataError` for ``document`` and ``kind``."""
-    out = "or leave such documents out: on_error='quarantine' (data.on_error in an experiment)"
+    """An error about one document, (shard, row), which can be dropped as well. See `ErrorAddress` for ``kind``."""
+    out = "or drop such documents: on_error='quarantine' (data.on_error in an experiment)"
     error = DataError(what, follows=follows, remedy=f"{remedy}, {out}")
-    error.document, error.kind = document, kind
+    address_error(error, ErrorAddress(*document, kind=kind))
     return error
 
 
