@@ -1,4 +1,4 @@
-"""What runs on each node: the elastic agent, its warm fork server, and the coordinator that decides who trains together.
+"""What runs on each node: the elastic agent, its fork server, and the coordinator that decides who trains together.
 
 entry.py        one node, from arguments to exit status
 node.py         torch's elastic agent over our two seams
@@ -6,6 +6,6 @@ link.py         the node's connection to the coordinator
 coordinator.py  the other end of it
 membership.py   the decisions, as a state machine without I/O
 resizes.py      where the time of a resize goes
-warm.py         import once, fork in hundredths of a second
+forkserver.py  import once, fork in hundredths of a second
 events.py       what happened, one line each
 """

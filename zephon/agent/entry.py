@@ -20,7 +20,7 @@ from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 
 if TYPE_CHECKING:
-    from zephon.agent.forkserver import WarmServer
+    from zephon.agent.forkserver import ForkServer
     from zephon.agent.link import Link
     from zephon.agent.node import NodeConfig
     from zephon.agent.stage_hand import StageHand
@@ -83,7 +83,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from zephon.agent.forkserver import WarmServer, preload
+    from zephon.agent.forkserver import ForkServer, preload
 
     leaving = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: leaving.set())
@@ -91,14 +91,14 @@ def _run(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is no reason to stop training
     spec = read_spec(RunDir(arguments.run), arguments.attempt)
     preload(modules_for(arguments.worker))
-    server = WarmServer.fork()  # before the first thread
+    server = ForkServer.fork()  # before the first thread
     try:
         return _serve(arguments, spec, server, leaving)
     finally:
         server.close()
 
 
-def _serve(arguments: argparse.Namespace, spec: RunSpec, server: WarmServer, leaving: threading.Event) -> int:
+def _serve(arguments: argparse.Namespace, spec: RunSpec, server: ForkServer, leaving: threading.Event) -> int:
     from torch.distributed.elastic.rendezvous.api import RendezvousClosedError
 
     from zephon.agent.link import Link
@@ -131,7 +131,7 @@ def _hand(
     spec: RunSpec,
     config: NodeConfig,
     link: Link,
-    server: WarmServer,
+    server: ForkServer,
     leaving: threading.Event,
 ) -> StageHand | None:
     """Who carries out stages on this node; None where training is all."""

@@ -1,4 +1,4 @@
-"""A warm fork server: import once, then start processes in hundredths of a second.
+"""A fork server: import once, then start processes in hundredths of a second.
 
     owner ── socketpair, JSON lines ── server (one thread, everything imported) ── fork ── child, child, ...
       {"start": 7, module, argv, env, log}       ->  {"started": 7, "pid": 4711}
@@ -64,8 +64,8 @@ class Start:
     session: bool = False
 
 
-class WarmServer:
-    """The owner's handle. ``fork`` makes the server out of this process as it is; ``poll`` never blocks."""
+class ForkServer:
+    """The owner's side. ``fork`` makes the server out of this process as it is; ``poll`` never blocks."""
 
     def __init__(self, pid: int, link: socket.socket) -> None:
         self.pid = pid
@@ -76,7 +76,7 @@ class WarmServer:
         self.exits: dict[int, tuple[int, float]] = {}
 
     @classmethod
-    def fork(cls, modules: Sequence[str] = (), *, log: str | None = None) -> WarmServer:
+    def fork(cls, modules: Sequence[str] = (), *, log: str | None = None) -> ForkServer:
         """Forks the server from this process, which must still have one thread; it imports ``modules`` before it serves."""
         ours, theirs = socket.socketpair()
         parent = os.getpid()
@@ -102,7 +102,7 @@ class WarmServer:
         return self._link.fileno()
 
     def start(self, what: Start) -> int:
-        """Asks for a process and returns its ticket at once; ``pids`` knows its pid when it exists.
+        """Asks for a process and returns its handle at once; ``pids`` knows its pid when it exists.
 
         Raises:
             ConnectionError: the server has ended.
@@ -111,14 +111,14 @@ class WarmServer:
         self._send({"start": self._next, **dataclasses.asdict(what)})
         return self._next
 
-    def kill(self, ticket: int, sig: signal.Signals) -> None:
+    def kill(self, handle: int, sig: signal.Signals) -> None:
         """Signals the process, with SIGKILL its whole group, if it has not been reaped."""
-        if ticket not in self.exits:
+        if handle not in self.exits:
             with contextlib.suppress(ConnectionError):
-                self._send({"kill": ticket, "signal": int(sig)})
+                self._send({"kill": handle, "signal": int(sig)})
 
     def poll(self) -> None:
-        """Takes in what the server has reported; ``exits`` maps ticket -> (status as Popen.returncode, unix time)."""
+        """Takes in what the server has reported; ``exits`` maps handle -> (status as Popen.returncode, unix time)."""
         while select.select([self._link], [], [], 0)[0]:
             self._receive()
 
@@ -136,7 +136,7 @@ class WarmServer:
         try:
             self._link.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            raise ConnectionError(f"the warm server (pid {self.pid}) has ended") from error
+            raise ConnectionError(f"the fork server (pid {self.pid}) has ended") from error
 
     def _receive(self) -> None:
         try:
@@ -144,7 +144,7 @@ class WarmServer:
         except ConnectionError:
             data = b""
         if not data:
-            raise ConnectionError(f"the warm server (pid {self.pid}) has ended")
+            raise ConnectionError(f"the fork server (pid {self.pid}) has ended")
         self._buffer += data
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
@@ -214,10 +214,10 @@ def _reap(link: socket.socket, children: dict[int, int]) -> None:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        ticket = children.pop(pid)
+        handle = children.pop(pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)  # whatever the child left in its group ends with it
-        report = {"exited": ticket, "status": os.waitstatus_to_exitcode(status), "time": time.time()}
+        report = {"exited": handle, "status": os.waitstatus_to_exitcode(status), "time": time.time()}
         link.sendall(json.dumps(report).encode() + b"\n")
 
 
@@ -226,8 +226,8 @@ _HELD = (signal.SIGTERM, signal.SIGHUP)
 
 def _obey(message: dict[str, Any], link: socket.socket, children: dict[int, int], *, close: Sequence[socket.socket]) -> None:
     if "kill" in message:
-        for pid, ticket in children.items():
-            if ticket == message["kill"]:
+        for pid, handle in children.items():
+            if handle == message["kill"]:
                 send = os.killpg if message["signal"] == signal.SIGKILL else os.kill
                 with contextlib.suppress(ProcessLookupError):
                     send(pid, message["signal"])

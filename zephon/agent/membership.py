@@ -22,7 +22,7 @@ DONE, REFUSED, DRAINED, LEFT = 0, 65, 75, 143
 _PLANNED = (DONE, DRAINED, LEFT)
 STALLED = "stalled"
 
-State = Literal["warming", "ready", "working", "stopped", "done"]
+State = Literal["starting", "ready", "working", "stopped", "done"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Node:
     """What is known of one node. ``exits`` maps rank -> exit status of the present generation's workers."""
 
     name: str
-    state: State = "warming"
+    state: State = "starting"
     store: str = ""
     leaving: bool = False
     released: bool = False
@@ -153,7 +153,7 @@ class Membership:
         self._changed = now
 
     def ready(self, name: str, now: float, *, store: str) -> None:
-        """Warm and without workers: it can be given a place."""
+        """Started and without workers: it can be given a place."""
         node = self.nodes.setdefault(name, Node(name))
         node.state, node.store, node.seen, node.since = "ready", store, now, now
         self._changed = now
@@ -315,7 +315,7 @@ class Membership:
             (n for n in self.nodes.values() if n.state in ("ready", "done") and not n.leaving), key=lambda n: natural(n.name)
         )
         # After a generation has closed, its members come back as ready within moments: wait for them like for others.
-        coming = [n for n in self.nodes.values() if n.state in ("warming", "stopped", "working") and not n.leaving]
+        coming = [n for n in self.nodes.values() if n.state in ("starting", "stopped", "working") and not n.leaving]
         size = self._size(len([n for n in able if n.state == "ready"]))
         if size < 1:
             if now - self._short_since > self.rules.join_timeout_s:

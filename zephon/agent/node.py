@@ -2,7 +2,7 @@
 
 ``torch.distributed.elastic`` gives the loop (rendezvous, start, monitor, restart) and two seams, and we fill both: a
 ``RendezvousHandler`` that takes its generations from the coordinator, and the four abstract methods of
-``SimpleElasticAgent`` that start, stop, watch and end workers, here through a warm fork server. Its restart limit is set out
+``SimpleElasticAgent`` that start, stop, watch and end workers, here through a fork server. Its restart limit is set out
 of reach: whether a crash is forgiven is the coordinator's decision, because only it sees all nodes.
 
 Every generation gets a new TCPStore, hosted by the agent of its rank 0, so nothing of an old generation can be read by a
@@ -40,7 +40,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
-from zephon.agent.forkserver import Start, WarmServer
+from zephon.agent.forkserver import ForkServer, Start
 from zephon.agent.link import Link
 from zephon.agent.membership import DONE, STALLED
 from zephon.agent.stage_hand import StageHand
@@ -143,11 +143,11 @@ class NodeAgent(SimpleElasticAgent):
     """Starts, watches and stops this node's workers; ``hand`` carries out stages where there are others than training."""
 
     def __init__(
-        self, config: NodeConfig, link: Link, server: WarmServer, leaving: threading.Event, hand: StageHand | None = None
+        self, config: NodeConfig, link: Link, server: ForkServer, leaving: threading.Event, hand: StageHand | None = None
     ) -> None:
         self.config, self.link, self.server, self.leaving, self.hand = config, link, server, leaving, hand
         self.rendezvous = CoordinatedRendezvous(link, config, leaving, hand)
-        self._tickets: dict[int, int] = {}
+        self._handles: dict[int, int] = {}
         self._reported = True
         self._stalled = False
         self._first_exit: float | None = None
@@ -178,9 +178,9 @@ class NodeAgent(SimpleElasticAgent):
                 _mark(log_file, env)
             argv = ["--run", self.config.run, "--attempt", str(self.config.attempt)]
             what = Start(module=self.config.worker, argv=argv, env=env, log=log_file)
-            self._tickets[worker.local_rank] = self.server.start(what)
-        log.info("generation %d: %d workers started", self.rendezvous.generation, len(self._tickets))
-        return dict(self._tickets)
+            self._handles[worker.local_rank] = self.server.start(what)
+        log.info("generation %d: %d workers started", self.rendezvous.generation, len(self._handles))
+        return dict(self._handles)
 
     def _worker_env(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
         env = {
@@ -204,15 +204,15 @@ class NodeAgent(SimpleElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """HEALTHY while anything runs or others still work; then FAILED (regroup) or, when the job has finished, SUCCEEDED."""
         self.server.poll()
-        exits = {rank: self.server.exits[t] for rank, t in self._tickets.items() if t in self.server.exits}
+        exits = {rank: self.server.exits[t] for rank, t in self._handles.items() if t in self.server.exits}
         base = worker_group.workers[0].global_rank
-        if any(status != DONE for status, _ in exits.values()) and len(exits) < len(self._tickets):
+        if any(status != DONE for status, _ in exits.values()) and len(exits) < len(self._handles):
             self._first_exit = self._first_exit or time.monotonic()
             planned = all(status in (0, 75, 143) for status, _ in exits.values())
             if time.monotonic() - self._first_exit > (self.config.drain_s if planned else _LOST_GRACE_S):
                 self._kill(signal.SIGKILL)
             return RunResult(state=WorkerState.HEALTHY)
-        if len(exits) < len(self._tickets):
+        if len(exits) < len(self._handles):
             return RunResult(state=WorkerState.HEALTHY)
         self._report()
         if all(status == DONE for status, _ in exits.values()):
@@ -222,7 +222,7 @@ class NodeAgent(SimpleElasticAgent):
                 return RunResult(state=WorkerState.HEALTHY)
             return RunResult(state=WorkerState.SUCCEEDED, return_values={base + rank: None for rank in exits})
         failures = {
-            base + rank: ProcessFailure(rank, self.server.pids.get(self._tickets[rank], 0), status, "")
+            base + rank: ProcessFailure(rank, self.server.pids.get(self._handles[rank], 0), status, "")
             for rank, (status, _) in exits.items()
             if status != DONE
         }
@@ -230,7 +230,7 @@ class NodeAgent(SimpleElasticAgent):
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         """Drains the workers, or ends them soon when a peer is lost and no step can be completed."""
-        if not self._tickets:
+        if not self._handles:
             return
         order = self.link.regroup(self.rendezvous.generation)
         drain = order is None or order["drain"] or self.leaving.is_set()
@@ -243,7 +243,7 @@ class NodeAgent(SimpleElasticAgent):
         self._kill(signal.SIGTERM)
         self._await_exits(self.config.drain_s if drain else _LOST_GRACE_S)
         self._report()
-        self._tickets.clear()
+        self._handles.clear()
 
     def _await_exits(self, grace: float) -> None:
         deadline = time.monotonic() + grace
@@ -262,11 +262,11 @@ class NodeAgent(SimpleElasticAgent):
             self.server.poll()
 
     def _all_ended(self) -> bool:
-        return all(ticket in self.server.exits for ticket in self._tickets.values())
+        return all(handle in self.server.exits for handle in self._handles.values())
 
     def _kill(self, sig: signal.Signals) -> None:
-        for ticket in self._tickets.values():
-            self.server.kill(ticket, sig)
+        for handle in self._handles.values():
+            self.server.kill(handle, sig)
 
     def _report(self) -> None:
         """Tells the coordinator how this generation's workers ended, once, with the first one that failed."""
@@ -274,7 +274,7 @@ class NodeAgent(SimpleElasticAgent):
             return
         self._reported = True
         base = self._worker_group.workers[0].global_rank
-        exits = {base + rank: self.server.exits.get(ticket, (-9, time.time())) for rank, ticket in self._tickets.items()}
+        exits = {base + rank: self.server.exits.get(handle, (-9, time.time())) for rank, handle in self._handles.items()}
         # A worker asked to leave before it had a handler has nothing to save: it left like one that listened.
         exits = {rank: (143 if status == -signal.SIGTERM else status, when) for rank, (status, when) in exits.items()}
         failed = sorted((when, rank, status) for rank, (status, when) in exits.items() if status not in (0, 75, 143))

@@ -1,4 +1,4 @@
-"""A node's hand in the stages: one process at a time, forked from the agent's warm server, on the coordinator's order.
+"""A node's hand in the stages: one process at a time, forked from the agent's fork server, on the coordinator's order.
 
     agent <- {"stage", stage, turn}     stage "" withdraws: another node has the turn
     agent -> {"staging", turn}  {"staged", turn, state, status, cause}
@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from zephon.agent.forkserver import WarmServer
+from zephon.agent.forkserver import ForkServer
 from zephon.agent.link import Link
 from zephon.agent.stage_runner import outcome, process_of
 from zephon.run.directory import RunDir
@@ -35,7 +35,7 @@ class StageHand:
     def __init__(
         self,
         link: Link,
-        server: WarmServer,
+        server: ForkServer,
         leaving: threading.Event,
         *,
         spec: RunSpec,
@@ -48,7 +48,7 @@ class StageHand:
         self._stages: dict[str, Stage] = {stage.name: stage for stage in stages_of(spec)}
         self._turn = 0
         self._stage: Stage | None = None
-        self._ticket = 0
+        self._handle = 0
         self._log: str | None = None
 
     def poll(self) -> None:
@@ -61,7 +61,7 @@ class StageHand:
                 self._begin(self._stages[order["stage"]])
         if self._stage is not None:
             self.server.poll()
-            if self._ticket in self.server.exits:
+            if self._handle in self.server.exits:
                 self._report(stopped=False)
 
     def wait_assignment(self) -> dict[str, Any] | None:
@@ -94,11 +94,11 @@ class StageHand:
             log=self._log,
             turn=self._turn,
         )
-        self._ticket = self.server.start(what)
+        self._handle = self.server.start(what)
         self.link.send("staging", turn=self._turn)
 
     def _report(self, *, stopped: bool) -> None:
-        stage, (status, _) = self._stage, self.server.exits.get(self._ticket, (-9, 0.0))
+        stage, (status, _) = self._stage, self.server.exits.get(self._handle, (-9, 0.0))
         self._stage = None
         if stage is None or status == OVERTAKEN:
             return
@@ -108,10 +108,10 @@ class StageHand:
     def _end(self) -> None:
         """Ends the process that runs, if any: SIGTERM, SIGKILL after five seconds."""
         for sig in (signal.SIGTERM, signal.SIGKILL):
-            if self._stage is None or self._ticket in self.server.exits:
+            if self._stage is None or self._handle in self.server.exits:
                 return
-            self.server.kill(self._ticket, sig)
+            self.server.kill(self._handle, sig)
             deadline = time.monotonic() + _GRACE_S
-            while self._ticket not in self.server.exits and time.monotonic() < deadline:
+            while self._handle not in self.server.exits and time.monotonic() < deadline:
                 time.sleep(0.02)
                 self.server.poll()

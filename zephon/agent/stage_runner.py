@@ -1,4 +1,4 @@
-"""Stages other than training: one process each, forked from a warm server, and what their ends mean for the run.
+"""Stages other than training: one process each, forked from a fork server, and what their ends mean for the run.
 
 On this machine the supervisor carries them out (``carry_out``), on a cluster the node whose turn it is (agent/stage_hand.py).
 """
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zephon.agent.forkserver import Start, WarmServer
+from zephon.agent.forkserver import ForkServer, Start
 from zephon.agent.membership import Finish
 from zephon.run.attempt import place
 from zephon.run.checkpoints import newest_checkpoint
@@ -26,7 +26,7 @@ _KILL_AFTER_S = 5.0
 async def carry_out(
     stage: Stage,
     *,
-    server: WarmServer,
+    server: ForkServer,
     rundir: RunDir,
     attempt: int,
     env: Mapping[str, str | None],
@@ -39,17 +39,17 @@ async def carry_out(
         stopping: whether the run was asked to stop; the stage then gets SIGTERM, and SIGKILL five seconds later.
     """
     log = str(place(rundir, attempt) / "logs" / "stages" / f"{stage.name}.log")
-    ticket = server.start(process_of(stage, rundir=rundir, attempt=attempt, env=env, log=log))
+    handle = server.start(process_of(stage, rundir=rundir, attempt=attempt, env=env, log=log))
     asked: float | None = None
-    while ticket not in server.exits:
+    while handle not in server.exits:
         server.poll()
         if stopping():
             late = asked is not None and time.monotonic() - asked > _KILL_AFTER_S
             if asked is None or late:
-                server.kill(ticket, signal.SIGKILL if late else signal.SIGTERM)
+                server.kill(handle, signal.SIGKILL if late else signal.SIGTERM)
             asked = asked or time.monotonic()
         await asyncio.sleep(_POLL_S)
-    status, _ = server.exits[ticket]
+    status, _ = server.exits[handle]
     return outcome(stage, status, rundir, attempt, stopped=asked is not None, log=log)
 
 

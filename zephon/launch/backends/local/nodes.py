@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from zephon.agent.coordinator import Coordinator
-from zephon.agent.forkserver import Start, WarmServer
+from zephon.agent.forkserver import ForkServer, Start
 from zephon.agent.membership import LEFT, Finish
 from zephon.launch.backends.local.processes import end_session
 from zephon.launch.backends.local.request import LocalRequest, gpus_of_node
@@ -28,7 +28,7 @@ class NodeProcess:
 
     index: int
     incarnation: int
-    ticket: int
+    handle: int
     started: float
     stopping: bool = False
     heard: float | None = None
@@ -54,13 +54,13 @@ class Nodes:
         self._incarnations: dict[int, int] = {}
         self._quick = 0
         self._kill_at: float | None = None
-        self._server: WarmServer
+        self._server: ForkServer
         self._coordinator: Coordinator
 
     def __len__(self) -> int:
         return len(self._there)
 
-    def begin(self, server: WarmServer, coordinator: Coordinator) -> None:
+    def begin(self, server: ForkServer, coordinator: Coordinator) -> None:
         """Starts all nodes as children of ``server``; they find ``coordinator`` at its port."""
         self._server, self._coordinator = server, coordinator
         for index in range(self.target):
@@ -69,7 +69,7 @@ class Nodes:
 
     def pids(self) -> dict[str, int | None]:
         """Process by node, None where it has not been forked yet."""
-        return {node.name: self._server.pids.get(node.ticket) for node in self._there.values()}
+        return {node.name: self._server.pids.get(node.handle) for node in self._there.values()}
 
     def stop(self) -> None:
         """Asks every agent to drain and leave; what has not left in time is killed by ``watch``."""
@@ -91,11 +91,11 @@ class Nodes:
         """Replaces what has ended or is frozen, and kills what has not left after a stop."""
         self._server.poll()
         for index, node in list(self._there.items()):
-            if node.ticket not in self._server.exits:
+            if node.handle not in self._server.exits:
                 continue
-            status, _ = self._server.exits[node.ticket]
+            status, _ = self._server.exits[node.handle]
             del self._there[index]
-            end_session(self._server.pids.get(node.ticket, 0))
+            end_session(self._server.pids.get(node.handle, 0))
             self.events.write("node_exited", node=node.name, status=status)
             # Also one that was asked to leave: the target may have grown again while it was leaving.
             if index < self.target and not self.stopping and not self._coordinator.membership.finished:
@@ -103,7 +103,7 @@ class Nodes:
         self._kill_frozen()
         if self._kill_at is not None and time.monotonic() > self._kill_at:
             for node in self._there.values():
-                self._server.kill(node.ticket, signal.SIGKILL)
+                self._server.kill(node.handle, signal.SIGKILL)
 
     async def end(self) -> None:
         """Waits a moment for those that leave by themselves; then kills what is left, with all that it started."""
@@ -112,12 +112,12 @@ class Nodes:
             self.watch()
             await asyncio.sleep(0.02)
         for node in self._there.values():
-            self._server.kill(node.ticket, signal.SIGKILL)
-            end_session(self._server.pids.get(node.ticket, 0))
+            self._server.kill(node.handle, signal.SIGKILL)
+            end_session(self._server.pids.get(node.handle, 0))
 
     def _leave(self, node: NodeProcess) -> None:
         node.stopping = True
-        self._server.kill(node.ticket, signal.SIGTERM)
+        self._server.kill(node.handle, signal.SIGTERM)
 
     def _start(self, index: int) -> None:
         incarnation = self._incarnations.get(index, 0) + 1
@@ -134,8 +134,8 @@ class Nodes:
         env |= {"ZEPHON_LOGS": str(self.logs)}
         log = str(self.logs / name / "agent.log")
         what = Start(module="zephon.agent", argv=self.request.args, env=env, log=log, session=True)
-        ticket = self._server.start(what)
-        self._there[index] = NodeProcess(index, incarnation, ticket, time.monotonic())
+        handle = self._server.start(what)
+        self._there[index] = NodeProcess(index, incarnation, handle, time.monotonic())
         self.events.write("node_started", node=self._there[index].name)
 
     def _replace(self, node: NodeProcess, status: int) -> None:
@@ -160,4 +160,4 @@ class Nodes:
             if silent > _FROZEN_HEARTBEATS * self.spec.elastic.heartbeat_s:
                 self.events.write("node_frozen", node=node.name)
                 node.heard = None
-                self._server.kill(node.ticket, signal.SIGKILL)
+                self._server.kill(node.handle, signal.SIGKILL)

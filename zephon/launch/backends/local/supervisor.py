@@ -1,8 +1,8 @@
 """The local scheduler's detached process: owns one attempt on this machine, from the first node to the last.
 
     supervisor (own session, no torch) ── coordinator, control port, lease
-      └── warm server (everything imported once)
-            ├── node-0: python -m zephon.agent ── its own warm server ── workers
+      └── fork server (everything imported once)
+            ├── node-0: python -m zephon.agent ── its own fork server ── workers
             └── node-1: ...
 
 It survives the terminal, replaces nodes that die, and ends every process when it ends, also by kill -9: each process asks
@@ -26,7 +26,7 @@ from typing import Any
 
 from zephon.agent.coordinator import Coordinator
 from zephon.agent.entry import modules_for
-from zephon.agent.forkserver import WarmServer
+from zephon.agent.forkserver import ForkServer
 from zephon.agent.membership import Finish
 from zephon.agent.stage_runner import carry_out, record_training
 from zephon.errors import ConfigError, ZephonError
@@ -60,7 +60,7 @@ class Supervisor:
         self.status: int | None = None
         self.nodes = Nodes(request, self.spec, self.events, self.place / "logs")
         self._written: dict[str, Any] = {}
-        self._server: WarmServer
+        self._server: ForkServer
         self._keeping: asyncio.Future[None]
         self.stages = {stage.name: "waiting" for stage in stages_of(self.spec)}
         self.stage = ""
@@ -72,8 +72,8 @@ class Supervisor:
             ConfigError: another process holds the run.
         """
         self.lease.take()
-        log = str(self.place / "logs" / "warm.log")
-        self._server = WarmServer.fork([*modules_for(self.request.worker), "zephon.agent.entry"], log=log)
+        log = str(self.place / "logs" / "forkserver.log")
+        self._server = ForkServer.fork([*modules_for(self.request.worker), "zephon.agent.entry"], log=log)
         try:
             status = asyncio.run(self._serve())
         except OSError as error:

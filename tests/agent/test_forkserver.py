@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from zephon.agent.forkserver import Start, WarmServer
+from zephon.agent.forkserver import ForkServer, Start
 
 SCRIPT = """
 import json, os, signal, subprocess, sys, time
@@ -41,26 +41,26 @@ if what == "sleep":
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[WarmServer]:
-    (tmp_path / "warm_script.py").write_text(SCRIPT)
+def server(tmp_path: Path) -> Iterator[ForkServer]:
+    (tmp_path / "child_script.py").write_text(SCRIPT)
     # The real owners fork before their first thread and with stdout of their own; pytest's process is past both.
     ours, theirs = socket.socketpair()
     theirs.set_inheritable(True)
     code = f"import socket; from zephon.agent.forkserver import serve; serve(socket.socket(fileno={theirs.fileno()}))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}
-    made = WarmServer(os.posix_spawn(sys.executable, [sys.executable, "-c", code], env), ours)
+    made = ForkServer(os.posix_spawn(sys.executable, [sys.executable, "-c", code], env), ours)
     theirs.close()
     yield made
     made.close()
 
 
-def ended(server: WarmServer, ticket: int, limit_s: float = 10.0) -> int:
+def ended(server: ForkServer, handle: int, limit_s: float = 10.0) -> int:
     deadline = time.monotonic() + limit_s
-    while ticket not in server.exits:
+    while handle not in server.exits:
         assert time.monotonic() < deadline, "the child did not end"
         time.sleep(0.01)
         server.poll()
-    return server.exits[ticket][0]
+    return server.exits[handle][0]
 
 
 def wait_for(path: Path, text: str, limit_s: float = 10.0) -> str:
@@ -71,53 +71,53 @@ def wait_for(path: Path, text: str, limit_s: float = 10.0) -> str:
     return path.read_text()
 
 
-def test_a_child_gets_its_arguments_environment_and_log(server: WarmServer, tmp_path: Path) -> None:
+def test_a_child_gets_its_arguments_environment_and_log(server: ForkServer, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "child.log"
     argv = ["tell", "--log", "x", "--mo", "0.9", "--r=16"]
-    ticket = server.start(Start(module="warm_script", argv=argv, env={"A": "1", "B": None}, log=str(log)))
-    assert ended(server, ticket) == 0
+    handle = server.start(Start(module="child_script", argv=argv, env={"A": "1", "B": None}, log=str(log)))
+    assert ended(server, handle) == 0
     assert f'"argv": {argv}'.replace("'", '"') in log.read_text()
     assert '"env": "1"' in log.read_text()
     assert '"gone": false' in log.read_text()
 
 
 @pytest.mark.parametrize(("argv", "status"), [(["exit", "0"], 0), (["exit", "75"], 75), (["raise"], 1), (["text"], 1)])
-def test_exit_statuses_are_those_of_a_new_interpreter(server: WarmServer, tmp_path: Path, argv: list[str], status: int) -> None:
+def test_exit_statuses_are_those_of_a_new_interpreter(server: ForkServer, tmp_path: Path, argv: list[str], status: int) -> None:
     log = tmp_path / "child.log"
-    assert ended(server, server.start(Start(module="warm_script", argv=argv, log=str(log)))) == status
+    assert ended(server, server.start(Start(module="child_script", argv=argv, log=str(log)))) == status
     if argv == ["raise"]:
         assert "ValueError: told to" in log.read_text()
     if argv == ["text"]:
         assert "a text and no number" in log.read_text()
 
 
-def test_exit_handlers_run(server: WarmServer, tmp_path: Path) -> None:
+def test_exit_handlers_run(server: ForkServer, tmp_path: Path) -> None:
     log = tmp_path / "child.log"
-    ended(server, server.start(Start(module="warm_script", argv=["atexit"], log=str(log))))
+    ended(server, server.start(Start(module="child_script", argv=["atexit"], log=str(log))))
     assert "said at exit" in log.read_text()
 
 
-def test_signals_reach_the_child_and_a_kill_is_reported_as_a_signal(server: WarmServer, tmp_path: Path) -> None:
+def test_signals_reach_the_child_and_a_kill_is_reported_as_a_signal(server: ForkServer, tmp_path: Path) -> None:
     for sig, status in ((signal.SIGTERM, 143), (signal.SIGKILL, -9)):
         log = tmp_path / f"{sig}.log"
-        ticket = server.start(Start(module="warm_script", argv=["sleep"], log=str(log)))
+        handle = server.start(Start(module="child_script", argv=["sleep"], log=str(log)))
         wait_for(log, "sleeping")
-        server.kill(ticket, sig)
-        assert ended(server, ticket) == status
+        server.kill(handle, sig)
+        assert ended(server, handle) == status
 
 
-def test_a_signal_sent_right_after_the_start_is_never_lost(server: WarmServer, tmp_path: Path) -> None:
-    tickets = []
+def test_a_signal_sent_right_after_the_start_is_never_lost(server: ForkServer, tmp_path: Path) -> None:
+    handles = []
     for _ in range(40):
-        ticket = server.start(Start(module="warm_script", argv=["sleep"], log=str(tmp_path / "log")))
-        server.kill(ticket, signal.SIGTERM)
-        tickets.append(ticket)
-    assert {ended(server, ticket) for ticket in tickets} <= {143, -signal.SIGTERM}
+        handle = server.start(Start(module="child_script", argv=["sleep"], log=str(tmp_path / "log")))
+        server.kill(handle, signal.SIGTERM)
+        handles.append(handle)
+    assert {ended(server, handle) for handle in handles} <= {143, -signal.SIGTERM}
 
 
-def test_what_a_child_leaves_in_its_group_ends_with_it(server: WarmServer, tmp_path: Path) -> None:
+def test_what_a_child_leaves_in_its_group_ends_with_it(server: ForkServer, tmp_path: Path) -> None:
     log = tmp_path / "child.log"
-    assert ended(server, server.start(Start(module="warm_script", argv=["grandchild"], log=str(log)))) == 0
+    assert ended(server, server.start(Start(module="child_script", argv=["grandchild"], log=str(log)))) == 0
     grandchild = int(log.read_text())
     deadline = time.monotonic() + 5
     while psutil.pid_exists(grandchild) and psutil.Process(grandchild).status() != "zombie":
@@ -125,31 +125,31 @@ def test_what_a_child_leaves_in_its_group_ends_with_it(server: WarmServer, tmp_p
         time.sleep(0.02)
 
 
-def test_ten_forks_take_less_time_than_five_new_interpreters(server: WarmServer, tmp_path: Path) -> None:
-    ended(server, server.start(Start(module="warm_script", argv=["exit", "0"])), 30.0)
+def test_ten_forks_take_less_time_than_five_new_interpreters(server: ForkServer, tmp_path: Path) -> None:
+    ended(server, server.start(Start(module="child_script", argv=["exit", "0"])), 30.0)
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", "import zephon.agent.forkserver"], check=True)
     interpreter, began = time.monotonic() - began, time.monotonic()
-    tickets = [server.start(Start(module="warm_script", argv=["exit", "0"], log=str(tmp_path / "x.log"))) for _ in range(10)]
-    for ticket in tickets:
-        ended(server, ticket)
+    handles = [server.start(Start(module="child_script", argv=["exit", "0"], log=str(tmp_path / "x.log"))) for _ in range(10)]
+    for handle in handles:
+        ended(server, handle)
     assert time.monotonic() - began < 5 * interpreter
 
 
 OWNER = """
 import os, sys, time
-from zephon.agent.warm import Start, WarmServer
-server = WarmServer.fork()
-ticket = server.start(Start(module="warm_script", argv=["sleep"], log=sys.argv[1]))
-while ticket not in server.pids:
+from zephon.agent.forkserver import Start, ForkServer
+server = ForkServer.fork()
+handle = server.start(Start(module="child_script", argv=["sleep"], log=sys.argv[1]))
+while handle not in server.pids:
     server.poll()
-print(server.pid, server.pids[ticket], flush=True)
+print(server.pid, server.pids[handle], flush=True)
 time.sleep(60)
 """
 
 
 def test_kill_9_of_the_owner_ends_the_server_and_its_children(tmp_path: Path) -> None:
-    (tmp_path / "warm_script.py").write_text(SCRIPT)
+    (tmp_path / "child_script.py").write_text(SCRIPT)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}
     with subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path / "x.log")], stdout=subprocess.PIPE, env=env) as owner:
         assert owner.stdout is not None
@@ -164,15 +164,15 @@ def test_kill_9_of_the_owner_ends_the_server_and_its_children(tmp_path: Path) ->
             time.sleep(0.02)
 
 
-def test_a_server_that_ended_is_an_error_and_not_a_hang(server: WarmServer) -> None:
+def test_a_server_that_ended_is_an_error_and_not_a_hang(server: ForkServer) -> None:
     os.kill(server.pid, signal.SIGKILL)
     time.sleep(0.1)
     with pytest.raises(ConnectionError, match="has ended"):
         knock(server)
 
 
-def knock(server: WarmServer) -> None:
+def knock(server: ForkServer) -> None:
     while True:
-        server.start(Start(module="warm_script", argv=["exit", "0"]))
+        server.start(Start(module="child_script", argv=["exit", "0"]))
         server.poll()
         time.sleep(0.01)
