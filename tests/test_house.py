@@ -17,12 +17,12 @@ from zephon.pipeline.options import Options
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "zephon"
 
-GROUND = ["errors", "types", "seeds", "fastjson", "world", "cursor", "batch"]
+GROUND = ["exits", "errors", "types", "seeds", "fastjson", "world", "cursor", "batch"]
 LOADER = ["io", "work", "ops", "engine", "pipeline"]
 # Each room may import itself and the rooms in its line.
 ALLOWED = {
     **dict.fromkeys(GROUND, GROUND),
-    "spec": ["errors"],
+    "spec": ["exits", "errors"],
     "run": [*GROUND, "spec"],
     "io": [*GROUND, "spec", "run"],
     "work": [*GROUND, "spec", "run", "io"],

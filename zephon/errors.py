@@ -22,6 +22,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar, NamedTuple
 
+from zephon.exits import Exit
+
 
 class ZephonError(Exception):
     """Base of all errors with three parts.
@@ -33,7 +35,7 @@ class ZephonError(Exception):
         remedy: what the user can do.
     """
 
-    exit_status = 1
+    exit_status: int = Exit.FAILED
     refusal: ClassVar[str] = "the operation stops here"
 
     def __init__(self, what: str, *, follows: str | None = None, remedy: str) -> None:
@@ -59,7 +61,7 @@ def _rebuild(cls: type[ZephonError], what: str, follows: str, remedy: str) -> Ze
 class ConfigError(ZephonError, ValueError):
     """A value, option or name that cannot work. Launcher exit status 65: retrying cannot help."""
 
-    exit_status = 65
+    exit_status = Exit.REFUSED
     refusal = "nothing starts"
 
 
@@ -70,27 +72,27 @@ class NotFound(ConfigError, FileNotFoundError):
 class ContractError(ZephonError):
     """Something that defines the run differs from what the run began with."""
 
-    exit_status = 65
+    exit_status = Exit.REFUSED
 
 
 class DataError(ZephonError, ValueError):
     """A document or shard that cannot be read or used."""
 
-    exit_status = 65
+    exit_status = Exit.REFUSED
     refusal = "the run ends here"
 
 
 class StateError(ZephonError, ValueError):
     """A saved state that is torn, damaged, or belongs to another stream."""
 
-    exit_status = 65
+    exit_status = Exit.REFUSED
     refusal = "the state is not loaded"
 
 
 class LedgerMismatch(ZephonError):
     """A step's digest differs from the one in the ledger."""
 
-    exit_status = 65
+    exit_status = Exit.REFUSED
 
 
 class WorkerDied(ZephonError, RuntimeError):
@@ -104,13 +106,13 @@ class SaveFailed(ZephonError, RuntimeError):
 class TrainingDiverged(ZephonError):
     """A loss or gradient that is not finite, or a spike. Deterministic: retrying gives the same step again."""
 
-    exit_status = 65
+    exit_status = Exit.REFUSED
 
 
 class Superseded(ZephonError):
     """A newer generation trains this run; this one must not write any more. Exits like a drained worker."""
 
-    exit_status = 75
+    exit_status = Exit.DRAINED
 
 
 _ADDRESS = "zephon_address"  # the attribute of any exception that holds it

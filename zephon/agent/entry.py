@@ -16,6 +16,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from zephon.errors import ConfigError, ZephonError
+from zephon.exits import Exit
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from zephon.agent.link import Link
     from zephon.agent.node import NodeConfig
     from zephon.agent.stage_hand import StageHand
-
-FAILED_FOR_GOOD = 70
 
 _AGENT = ("torch.distributed", "torch.distributed.elastic.agent.server.api", "zephon.agent.node", "zephon.agent.link")
 # What torch imports late, in every process again: the constructor of DDP alone brings in 900 modules.
@@ -116,14 +115,14 @@ def _serve(arguments: argparse.Namespace, spec: RunSpec, server: ForkServer, lea
     except RendezvousClosedError as end:
         if link.finished is None:
             print(f"error: {end}", file=sys.stderr)
-            return 1
+            return Exit.FAILED
     finally:
         link.close()
     if link.finished is not None:
-        return FAILED_FOR_GOOD if link.finished["status"] == 1 else int(link.finished["status"])
+        return Exit.FAILED_FOR_GOOD if link.finished["status"] == Exit.FAILED else int(link.finished["status"])
     if result is not None and hand is not None:
-        return 1  # stages may be left to do, and nobody is there to say so
-    return 143 if result is None else 0  # all its workers have done the last step, and nobody is there to tell
+        return Exit.FAILED  # stages may be left to do, and nobody is there to say so
+    return Exit.LEFT if result is None else Exit.DONE  # all its workers have done the last step, and nobody is there to tell
 
 
 def _hand(

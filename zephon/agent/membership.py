@@ -18,8 +18,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-DONE, REFUSED, DRAINED, LEFT = 0, 65, 75, 143
-_PLANNED = (DONE, DRAINED, LEFT)
+from zephon.exits import PLANNED, Exit
+
 STALLED = "stalled"
 
 State = Literal["starting", "ready", "working", "stopped", "done"]
@@ -176,7 +176,7 @@ class Membership:
         if node is None or generation != self.generation:
             return
         node.exits = dict(exits)
-        node.state = "done" if all(status == DONE for status in exits.values()) else "stopped"
+        node.state = "done" if all(status == Exit.DONE for status in exits.values()) else "stopped"
         node.seen = node.since = now
         if error and (self.first_error is None or _rank_of(error) < _rank_of(self.first_error)):
             self.first_error = dict(error)
@@ -251,11 +251,11 @@ class Membership:
     def _watch(self, now: float) -> None:
         members = [self.nodes[name] for name in self.members if name in self.nodes]
         if len(members) == len(self.members) and all(node.state == "done" for node in members):
-            self._finish(DONE, "all steps are done")
+            self._finish(Exit.DONE, "all steps are done")
         elif self.regroup:
             return
         elif any(node.state in ("stopped", "ready") for node in members):
-            crashed = any(status not in _PLANNED for node in members for status in node.exits.values())
+            crashed = any(status not in PLANNED for node in members for status in node.exits.values())
             self._regroup("a worker failed" if crashed else "a node drained", now, drain=not crashed)
         elif any(node.leaving for node in members):
             self._regroup("a node leaves", now, drain=True)
@@ -288,11 +288,11 @@ class Membership:
         lost = self._after_loss = self.regroup is not None and self.regroup.reason.startswith("lost")
         stalled = self.regroup.reason if self.regroup is not None and self.regroup.reason.startswith(STALLED) else ""
         statuses = [s for name in self.members if name in self.nodes for s in self.nodes[name].exits.values()]
-        crashes = [status for status in statuses if status not in _PLANNED]
+        crashes = [status for status in statuses if status not in PLANNED]
         error, self.first_error = self.first_error, None
         self.active, self.regroup, self._changed, self._short_since = False, None, now, now
-        if REFUSED in statuses:
-            self._finish(REFUSED, _told(error, "a worker refused its configuration or contract"))
+        if Exit.REFUSED in statuses:
+            self._finish(Exit.REFUSED, _told(error, "a worker refused its configuration or contract"))
         elif stalled:
             self._count_crash(error, [-9], stalled)
         elif crashes and not lost:
@@ -306,9 +306,9 @@ class Membership:
         first = int(error["status"]) if error else crashes[0]
         told = _told(error, stalled or f"a worker ended with status {first}")
         if first > 0 and not self.stepped and not stalled:
-            self._finish(1, "before the first step, so not tried again: " + told)
+            self._finish(Exit.FAILED, "before the first step, so not tried again: " + told)
         elif self.counters.failures_since_checkpoint > self.rules.budget:
-            self._finish(1, f"{self.counters.failures_since_checkpoint} crashes without a new checkpoint: {told}")
+            self._finish(Exit.FAILED, f"{self.counters.failures_since_checkpoint} crashes without a new checkpoint: {told}")
 
     def _form(self, now: float) -> list[Action]:
         able = sorted(
@@ -319,7 +319,7 @@ class Membership:
         size = self._size(len([n for n in able if n.state == "ready"]))
         if size < 1:
             if now - self._short_since > self.rules.join_timeout_s:
-                self._finish(1, f"fewer than {self.rules.minimum} nodes came within {self.rules.join_timeout_s:g} s")
+                self._finish(Exit.FAILED, f"fewer than {self.rules.minimum} nodes came within {self.rules.join_timeout_s:g} s")
             return []
         if size != self._want() and now - self._changed < self._patience(bool(coming)):
             return []

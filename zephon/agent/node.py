@@ -42,8 +42,9 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from zephon.agent.forkserver import ForkServer, Start
 from zephon.agent.link import Link
-from zephon.agent.membership import DONE, STALLED
+from zephon.agent.membership import STALLED
 from zephon.agent.stage_hand import StageHand
+from zephon.exits import PLANNED, Exit
 
 log = logging.getLogger("zephon.agent")
 
@@ -206,16 +207,16 @@ class NodeAgent(SimpleElasticAgent):
         self.server.poll()
         exits = {rank: self.server.exits[t] for rank, t in self._handles.items() if t in self.server.exits}
         base = worker_group.workers[0].global_rank
-        if any(status != DONE for status, _ in exits.values()) and len(exits) < len(self._handles):
+        if any(status != Exit.DONE for status, _ in exits.values()) and len(exits) < len(self._handles):
             self._first_exit = self._first_exit or time.monotonic()
-            planned = all(status in (0, 75, 143) for status, _ in exits.values())
+            planned = all(status in PLANNED for status, _ in exits.values())
             if time.monotonic() - self._first_exit > (self.config.drain_s if planned else _LOST_GRACE_S):
                 self._kill(signal.SIGKILL)
             return RunResult(state=WorkerState.HEALTHY)
         if len(exits) < len(self._handles):
             return RunResult(state=WorkerState.HEALTHY)
         self._report()
-        if all(status == DONE for status, _ in exits.values()):
+        if all(status == Exit.DONE for status, _ in exits.values()):
             if self.link.finished is None and self.link.failed is None:
                 if self.hand is not None:
                     self.hand.poll()
@@ -224,7 +225,7 @@ class NodeAgent(SimpleElasticAgent):
         failures = {
             base + rank: ProcessFailure(rank, self.server.pids.get(self._handles[rank], 0), status, "")
             for rank, (status, _) in exits.items()
-            if status != DONE
+            if status != Exit.DONE
         }
         return RunResult(state=WorkerState.FAILED, failures=failures)
 
@@ -276,8 +277,8 @@ class NodeAgent(SimpleElasticAgent):
         base = self._worker_group.workers[0].global_rank
         exits = {base + rank: self.server.exits.get(handle, (-9, time.time())) for rank, handle in self._handles.items()}
         # A worker asked to leave before it had a handler has nothing to save: it left like one that listened.
-        exits = {rank: (143 if status == -signal.SIGTERM else status, when) for rank, (status, when) in exits.items()}
-        failed = sorted((when, rank, status) for rank, (status, when) in exits.items() if status not in (0, 75, 143))
+        exits = {rank: (Exit.LEFT if status == -signal.SIGTERM else status, when) for rank, (status, when) in exits.items()}
+        failed = sorted((when, rank, status) for rank, (status, when) in exits.items() if status not in PLANNED)
         error = None
         if failed:
             when, rank, status = failed[0]

@@ -16,9 +16,10 @@ from typing import Any
 from zephon.agent.forkserver import ForkServer
 from zephon.agent.link import Link
 from zephon.agent.stage_runner import outcome, process_of
+from zephon.exits import Exit
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
-from zephon.stages.stage import OVERTAKEN, Stage, stages_of
+from zephon.stages.stage import Stage, stages_of
 
 _POLL_S = 0.1
 _GRACE_S = 5.0
@@ -100,7 +101,7 @@ class StageHand:
     def _report(self, *, stopped: bool) -> None:
         stage, (status, _) = self._stage, self.server.exits.get(self._handle, (-9, 0.0))
         self._stage = None
-        if stage is None or status == OVERTAKEN:
+        if stage is None or status == Exit.DRAINED:
             return
         finish, state = outcome(stage, status, self.rundir, self.attempt, stopped=stopped, log=self._log)
         self.link.send("staged", turn=self._turn, state=state, status=finish.status, cause=finish.cause)

@@ -13,6 +13,7 @@ from typing import Any
 
 from zephon.agent.forkserver import ForkServer, Start
 from zephon.agent.membership import Finish
+from zephon.exits import Exit, outcome_of
 from zephon.run.attempt import place
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
@@ -65,14 +66,15 @@ def process_of(
 def outcome(stage: Stage, status: int, rundir: RunDir, attempt: int, *, stopped: bool, log: str | None) -> tuple[Finish, str]:
     """What a stage's exit status means for the run, and the stage's state; writes the record where its process could not."""
     record = read_record(rundir, stage.name) or {}
-    if status == 0:
-        return Finish(0, f"stage {stage.name} is done"), "done" if record.get("attempt") == attempt else "skipped"
+    if status == Exit.DONE:
+        return Finish(Exit.DONE, f"stage {stage.name} is done"), "done" if record.get("attempt") == attempt else "skipped"
     if record.get("status") != "failed" or record["attempt"] != attempt:  # it had no time for words of its own
         error = "stopped" if stopped else f"its process ended with status {status}; see {log or 'the log of its node'}"
         record = record_end(stage, rundir, attempt, status="stopped" if stopped else "failed", error=error)
     if stopped:
-        return Finish(143, f"stopped in stage {stage.name}"), "stopped"
-    return Finish(65 if status == 65 else 1, f"stage {stage.name} failed: {record['error']}"), "failed"
+        return Finish(Exit.LEFT, f"stopped in stage {stage.name}"), "stopped"
+    final = Exit.REFUSED if status == Exit.REFUSED else Exit.FAILED
+    return Finish(final, f"stage {stage.name} failed: {record['error']}"), "failed"
 
 
 def record_end(stage: Stage, rundir: RunDir, attempt: int, *, status: str, error: str) -> dict[str, Any]:
@@ -92,10 +94,10 @@ def record_training(rundir: RunDir, attempt: int, spec: RunSpec, *, started: flo
         "attempt": attempt,
         "started": started,
         "ended": time.time(),
-        "status": {0: "done", 143: "stopped"}.get(finish.status, "failed"),
+        "status": outcome_of(finish.status),
         "inputs": inputs,
         "inputs_sha256": fingerprint(inputs),
         "outputs": {"step": newest_checkpoint(rundir)},
-        "error": "" if finish.status == 0 else finish.cause,
+        "error": "" if finish.status == Exit.DONE else finish.cause,
     }
     rundir.write_json("stages", f"{TRAIN}.json", data=data)

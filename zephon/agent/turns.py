@@ -17,6 +17,7 @@ from typing import Any
 from zephon.agent.coordinator import TICK_S, Coordinator
 from zephon.agent.membership import Action, Finish, natural
 from zephon.agent.stage_runner import record_end, record_training
+from zephon.exits import Exit
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.stages.stage import TRAIN, Stage, read_turns, stages_of
@@ -79,13 +80,13 @@ class StagedCoordinator(Coordinator):
             finish = await (self._train() if stage.name == TRAIN else self._other(stage))
             if finish.status:
                 return finish
-        return Finish(0, "all stages are done")
+        return Finish(Exit.DONE, "all stages are done")
 
     async def _train(self) -> Finish:
         again, started = self.stages[TRAIN] == "running", time.time()
         if newest_checkpoint(self.rundir) >= self.spec.trainer.steps:
             self.stages[TRAIN] = "done" if again else "skipped"
-            return Finish(0, "all steps are done")
+            return Finish(Exit.DONE, "all steps are done")
         self.stages[TRAIN] = "running"
         self._note()
         self.membership.begin(time.monotonic())
@@ -128,7 +129,7 @@ class StagedCoordinator(Coordinator):
         node = self._free(now)
         if node is None:
             if now - self._since > self.membership.rules.join_timeout_s:
-                turn.ended = (Finish(1, f"no node came for stage {stage.name}"), "failed")
+                turn.ended = (Finish(Exit.FAILED, f"no node came for stage {stage.name}"), "failed")
             return
         if turn.node:
             self.events.write("stage_lost", stage=stage.name, node=turn.node, turn=turn.number)
@@ -148,7 +149,7 @@ class StagedCoordinator(Coordinator):
             return False
         cause = f"the nodes that ran it were lost {self.lost} times, the last one was {turn.node}"
         record_end(stage, self.rundir, self.attempt, status="failed", error=cause)
-        turn.ended = (Finish(1, f"stage {stage.name} failed: {cause}"), "failed")
+        turn.ended = (Finish(Exit.FAILED, f"stage {stage.name} failed: {cause}"), "failed")
         return True
 
     def _there(self, name: str, now: float) -> bool:
@@ -172,7 +173,7 @@ class StagedCoordinator(Coordinator):
             return
         for name in [name for name in self._links if name != self.turn.node and name not in self._dismissed]:
             self._dismissed.add(name)
-            self._tell(name, kind="finish", status=0, cause="all steps are done")
+            self._tell(name, kind="finish", status=Exit.DONE, cause="all steps are done")
 
     def _heard(self, name: str, message: dict[str, Any]) -> None:
         kind, turn = message["kind"], self.turn

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zephon.errors import ConfigError, nearest
+from zephon.exits import Exit
 from zephon.launch.control import read_state
 from zephon.run.attempt import state_home
 from zephon.run.checkpoints import newest_checkpoint
@@ -190,9 +191,9 @@ def _last_error(rundir: RunDir, attempt: int) -> str:
     for event in reversed(list(read_events(rundir))):
         if event["attempt"] != attempt:
             break
-        if event["event"] == "stage_ended" and event["status"] not in (0, 143):
+        if event["event"] == "stage_ended" and event["status"] not in (Exit.DONE, Exit.LEFT):
             return str(event["cause"])
-        if event["event"] == "finish" and event["status"] not in (0, 143):
+        if event["event"] == "finish" and event["status"] not in (Exit.DONE, Exit.LEFT):
             return str(event["cause"])
         if event["event"] == "workers_exited" and event.get("error"):
             error = event["error"]

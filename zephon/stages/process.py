@@ -16,10 +16,10 @@ import traceback
 from typing import Any
 
 from zephon.errors import ConfigError, ZephonError
+from zephon.exits import Exit
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 from zephon.stages.stage import (
-    OVERTAKEN,
     Stage,
     fingerprint,
     inputs_of,
@@ -40,18 +40,18 @@ def run_stage(rundir: RunDir, attempt: int, stage: Stage, spec: RunSpec, *, turn
         newest = read_turns(rundir, attempt).get("turn", 0)
         if turn is not None and turn < newest:
             log.info("stage %s: turn %d is over, another node has turn %d", stage.name, turn, newest)
-            raise SystemExit(OVERTAKEN)
+            raise SystemExit(Exit.DRAINED)
         rundir.write_json("stages", f"{record['name']}.json", data={**record, **more})
 
     record: dict[str, Any] = {"name": stage.name, "call": stage.call, "attempt": attempt, "started": time.time()}
-    status = 1
+    status: int = Exit.FAILED
     try:
         inputs = inputs_of(stage, spec, rundir)
         record |= {"inputs": inputs, "inputs_sha256": fingerprint(inputs)}
         if is_current(rundir, stage, record["inputs_sha256"]):
             since = (read_record(rundir, stage.name) or {}).get("attempt")
             log.info("stage %s: skipped, its inputs are unchanged since attempt %s", stage.name, since)
-            return 0
+            return Exit.DONE
         write(record, status="running")
         log.info("stage %s: runs %s", stage.name, stage.call)
         result = _plain(_function(stage)(rundir, spec, **stage.options), stage)
@@ -65,7 +65,7 @@ def run_stage(rundir: RunDir, attempt: int, stage: Stage, spec: RunSpec, *, turn
     else:
         write(record, status="done", ended=time.time(), outputs=outputs, result=result)
         log.info("stage %s: done in %.1f s", stage.name, time.time() - record["started"])
-        return 0
+        return Exit.DONE
     write(record, status="failed", ended=time.time())
     return status
 

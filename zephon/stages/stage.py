@@ -31,7 +31,6 @@ from zephon.run.environment import packages
 from zephon.spec.experiment import RunSpec
 
 TRAIN = "train"
-OVERTAKEN = 75  # exit status of a stage's process whose turn another node has by now
 _BLOCK = 1 << 20
 
 

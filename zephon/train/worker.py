@@ -19,10 +19,10 @@ import time
 from contextlib import ExitStack
 
 from zephon.errors import ConfigError, Superseded, ZephonError
+from zephon.exits import Exit
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 
-DONE, DRAINED, LEFT = 0, 75, 143
 FENCE_INTERVAL_S = 2.0
 
 
@@ -39,8 +39,8 @@ def main(run_url: str, attempt: int) -> int:
         tell(render(error))
         return error.exit_status
     if done:
-        return DONE
-    return LEFT if leaving.is_set() else DRAINED
+        return Exit.DONE
+    return Exit.LEFT if leaving.is_set() else Exit.DRAINED
 
 
 def read_spec(run: RunDir, attempt: int) -> RunSpec:

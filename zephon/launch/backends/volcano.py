@@ -19,7 +19,8 @@ from typing import Any
 from torchx.schedulers import kubernetes_scheduler as stock
 from torchx.specs import AppDef, AppDryRunInfo, Resource, RetryPolicy, Role, macros
 
-from zephon.launch.backends.kubernetes.manifest import COORDINATOR_MODULE, FINAL_EXITS
+from zephon.exits import FINAL
+from zephon.launch.backends.kubernetes.manifest import COORDINATOR_MODULE
 
 PORT = 29400
 # Volcano's own plugin "svc" gives every pod the name <job>-<task>-<index> below a Service called like the job.
@@ -68,7 +69,7 @@ class VolcanoScheduler(stock.KubernetesScheduler):  # type: ignore[misc]
 
 
 def _policies() -> list[Mapping[str, Any]]:
-    aborts = [{"exitCode": status, "action": "AbortJob"} for status in FINAL_EXITS]
+    aborts = [{"exitCode": int(status), "action": "AbortJob"} for status in FINAL]
     restarts = [{"event": event, "action": "RestartTask"} for event in ("PodEvicted", "PodFailed")]
     return [*aborts, *restarts]
 

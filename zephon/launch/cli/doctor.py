@@ -24,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zephon.errors import ConfigError, ZephonError
+from zephon.exits import Exit
 from zephon.launch import start as session
 from zephon.launch.backends.local import scheduler as local
 from zephon.launch.cli.arguments import Arguments
@@ -33,7 +34,6 @@ from zephon.run.attempt import index_dir
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 
-UNHEALTHY = 2
 _MAX_SKEW_S = 2.0
 _MIN_FILES = 1024
 _UNUSUAL = "naïve café, Ελληνικά, 中文, हिन्दी, 👩‍🚀 emoji, tabs\tand\r\nlines,   spaces, <|endoftext|> as text, 1234567890"
@@ -60,7 +60,7 @@ def examine(arguments: Arguments, console: Console) -> int:
     for each in found:
         table.add_row(Text(each.subject), Text(each.verdict, style=colours[each.verdict]), Text(each.what), Text(each.remedy))
     console.print(table)
-    return UNHEALTHY if any(each.verdict == "problem" for each in found) else 0
+    return Exit.DISAGREES if any(each.verdict == "problem" for each in found) else 0
 
 
 def stage(rundir: RunDir, spec: RunSpec) -> dict[str, Any]:

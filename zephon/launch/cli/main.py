@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from zephon.errors import ConfigError, ContractError, ZephonError
+from zephon.exits import Exit
 from zephon.launch.cli.arguments import Arguments, check_words, parse
 from zephon.launch.cli.help import help_text, short_help
 
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _storage_failed(told, "check credentials, endpoint and network of the store that runs= or the data name")
     except KeyboardInterrupt:
         print(file=sys.stderr)
-        return 130
+        return Exit.INTERRUPTED
 
 
 def _storage_failed(what: str, remedy: str) -> int:

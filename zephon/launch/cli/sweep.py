@@ -21,6 +21,7 @@ from rich.live import Live
 from rich.table import Table
 
 from zephon.errors import ConfigError, ZephonError
+from zephon.exits import Exit
 from zephon.launch import start as session
 from zephon.launch.appdef import DEFAULT_WORKER
 from zephon.launch.cli.arguments import Arguments
@@ -106,8 +107,8 @@ def sweep(arguments: Arguments, console: Console) -> int:
     if not console.is_terminal:
         console.print(table(found))
     if any(point.state == "FAILED" for point in found):
-        return 1
-    return 0 if all(point.state == "DONE" for point in found) else 143
+        return Exit.FAILED
+    return Exit.DONE if all(point.state == "DONE" for point in found) else Exit.LEFT
 
 
 def _drive(found: list[Point], limit: int, worker: str, *, fail_fast: bool, console: Console) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zephon.errors import ConfigError
+from zephon.exits import Exit
 from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.appdef import DEFAULT_WORKER
@@ -24,7 +25,6 @@ from zephon.launch.config.compose import Composed, compose
 from zephon.launch.status import LIVE, RunStatus, find_run, look, records_dir, run_names
 from zephon.run.directory import RunDir
 
-INTERRUPTED = 130
 _CLUSTER_LOOK_S = 1.0
 
 
@@ -100,7 +100,7 @@ def _follow(rundir: RunDir, console: Console) -> int:
         if not here:
             see, follow_logs, end = (_command(verb, rundir.url) for verb in ("status", "logs -f", "stop"))
             console.print(f"the run goes on; look again with: {see} or {follow_logs}; end it with: {end}", highlight=False)
-            return INTERRUPTED
+            return Exit.INTERRUPTED
         console.print("finishing the step and saving (Ctrl-C again leaves; the drain goes on) ...", highlight=False)
         session.stop(rundir, wait_s=0)
         status = follow(rundir, console=console)
@@ -125,13 +125,13 @@ def report_end(status: RunStatus, console: Console) -> int:
             f"stopped at step {status.step} of {status.steps}, {kept}; go on with: {_command('resume', status.url)}",
             highlight=False,
         )
-        return 143
+        return Exit.LEFT
     error = Console(stderr=True, soft_wrap=True, markup=False)
     error.print(
         f"{status.state.lower()} at step {status.step} of {status.steps}: {status.error or status.message}", highlight=False
     )
     error.print(f"  logs: {_command('logs', status.url)}   go on with: {_command('resume', status.url)}", highlight=False)
-    return status.status or 1
+    return status.status or Exit.FAILED
 
 
 def _command(verb: str, url: str) -> str:

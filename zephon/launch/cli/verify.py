@@ -5,9 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 
 from zephon.errors import ConfigError
+from zephon.exits import Exit
 from zephon.run.directory import RunDir
-
-DISAGREE = 2
 
 
 def compare_runs(first: RunDir, second: RunDir | None, console: Console) -> int:
@@ -23,4 +22,4 @@ def compare_runs(first: RunDir, second: RunDir | None, console: Console) -> int:
             )
     result = ledger.compare(first.url, second.url if second else None)
     console.print(result.sentence, markup=False, highlight=False)
-    return 0 if result.equal else DISAGREE
+    return Exit.DONE if result.equal else Exit.DISAGREES

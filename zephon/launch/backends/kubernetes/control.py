@@ -18,6 +18,7 @@ from torchx.specs import AppState, parse_app_handle
 
 from zephon.agent.coordinator import allowed_nodes, note_stop, want_nodes
 from zephon.errors import ConfigError
+from zephon.exits import Exit
 from zephon.launch.backends.kubernetes.errors import ClusterError
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
 from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler
@@ -89,11 +90,11 @@ def _words(summary: Summary) -> dict[str, Any]:
     if summary.state == AppState.PENDING:
         return {"state": "QUEUED" if summary.line.startswith("waiting in the queue") else "STARTING", "message": summary.line}
     if summary.state == AppState.SUCCEEDED:
-        return {"state": "DONE", "status": 0, "message": "", "members": []}
+        return {"state": "DONE", "status": int(Exit.DONE), "message": "", "members": []}
     stopped = summary.state == AppState.CANCELLED
     return {
         "state": "STOPPED" if stopped else "FAILED",
-        "status": 143 if stopped else 1,
+        "status": int(Exit.LEFT if stopped else Exit.FAILED),
         "message": summary.line,
         "members": [],
     }

@@ -16,6 +16,7 @@ import dataclasses
 import yaml
 from torchx.specs import AppDef
 
+from zephon.exits import DRAINS, FINAL
 from zephon.launch.backends.kubernetes import names
 from zephon.launch.backends.kubernetes.facts import JobFacts, facts_of
 from zephon.launch.backends.kubernetes.options import KubernetesOptions
@@ -24,7 +25,6 @@ from zephon.launch.backends.kubernetes.pod import Json, coordinator_template, la
 
 COORDINATOR_MODULE = "zephon.agent.coordinator"
 # What the agent's exit status means is written in zephon/agent/entry.py.
-FINAL_EXITS, DRAINED_EXITS = (65, 70), (75, 143)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,12 +113,13 @@ def _failure_rules() -> list[Json]:
     """First match wins: a final verdict ends the Job, a disruption or a drain costs nothing, the rest is counted."""
 
     def exit_codes(action: str, *codes: int) -> Json:
-        return {"action": action, "onExitCodes": {"containerName": "main", "operator": "In", "values": list(codes)}}
+        values = [int(code) for code in codes]
+        return {"action": action, "onExitCodes": {"containerName": "main", "operator": "In", "values": values}}
 
     return [
-        exit_codes("FailJob", *FINAL_EXITS),
+        exit_codes("FailJob", *FINAL),
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        exit_codes("Ignore", *DRAINED_EXITS),
+        exit_codes("Ignore", *DRAINS),
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torchx.specs import AppState
 
+from zephon.exits import DRAINS, MEANING, Exit
 from zephon.launch.backends.kubernetes.names import INDEX, ROLE
 from zephon.launch.backends.kubernetes.queue import STOPPED_BY_USER, Queued, is_queued
 
@@ -191,18 +192,12 @@ def main_containers(status: Mapping[str, Any]) -> list[Json]:
 
 def _ended(ended: Mapping[str, Any]) -> str:
     code = ended.get("exitCode")
-    if ended.get("reason") == "OOMKilled" or code == 137:
+    if ended.get("reason") == "OOMKilled" or code == Exit.KILLED:
         return (
             f"killed for memory or by force (exit code {code}, {ended.get('reason', '')}): ask for more memory_mb if OOMKilled"
         )
-    known = {
-        65: "configuration or contract error",
-        70: "the job has failed for good",
-        75: "drained for a resize",
-        143: "drained on request",
-    }
-    last = (ended.get("message") or "").strip().splitlines()[-1:] if code not in (75, 143) else []
-    return f"exit code {code} ({known.get(int(code or 0), 'crash')})" + (f": {last[0]}" if last else "")
+    last = (ended.get("message") or "").strip().splitlines()[-1:] if code not in DRAINS else []
+    return f"exit code {code} ({MEANING.get(int(code or 0), 'crash')})" + (f": {last[0]}" if last else "")
 
 
 def _hanging(pod: Json, machine: str, now: datetime) -> str:

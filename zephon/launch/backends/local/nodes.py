@@ -10,7 +10,8 @@ from pathlib import Path
 
 from zephon.agent.coordinator import Coordinator
 from zephon.agent.forkserver import ForkServer, Start
-from zephon.agent.membership import LEFT, Finish
+from zephon.agent.membership import Finish
+from zephon.exits import Exit
 from zephon.launch.backends.local.processes import end_session
 from zephon.launch.backends.local.request import LocalRequest, gpus_of_node
 from zephon.run.events import EventLog
@@ -140,12 +141,12 @@ class Nodes:
 
     def _replace(self, node: NodeProcess, status: int) -> None:
         # One that was asked to leave (143) or killed is none that cannot run.
-        quick = status >= 0 and status != LEFT and time.monotonic() - node.started < _QUICK_S
+        quick = status >= 0 and status != Exit.LEFT and time.monotonic() - node.started < _QUICK_S
         self._quick = self._quick + 1 if quick else 0
-        if status == 65 or self._quick >= _MAX_QUICK:
+        if status == Exit.REFUSED or self._quick >= _MAX_QUICK:
             log = self.logs / f"node-{node.index}" / "agent.log"
             cause = f"the agent of node-{node.index} ended with status {status}; see {log}"
-            self._coordinator.membership.finished = Finish(status or 1, cause)
+            self._coordinator.membership.finished = Finish(status or Exit.FAILED, cause)
             return
         self._start(node.index)
 

@@ -30,6 +30,7 @@ from zephon.agent.forkserver import ForkServer
 from zephon.agent.membership import Finish
 from zephon.agent.stage_runner import carry_out, record_training
 from zephon.errors import ConfigError, ZephonError
+from zephon.exits import Exit, outcome_of
 from zephon.launch.backends.local.nodes import Nodes
 from zephon.launch.backends.local.processes import overwrite, write_private
 from zephon.launch.backends.local.request import LocalRequest, gpus_of_node
@@ -78,10 +79,10 @@ class Supervisor:
             status = asyncio.run(self._serve())
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
-            self._write("FAILED", f"{error.strerror or error}{where}", 1)
+            self._write("FAILED", f"{error.strerror or error}{where}", Exit.FAILED)
             raise
         except BaseException as error:
-            self._write("FAILED", f"supervisor: {type(error).__name__}: {error}", 1)
+            self._write("FAILED", f"supervisor: {type(error).__name__}: {error}", Exit.FAILED)
             raise
         finally:
             self._server.close()
@@ -102,7 +103,7 @@ class Supervisor:
         finish = await self._carry_out()
         await _cancelled(self._keeping)
         control.close()
-        state = {0: "DONE", 143: "STOPPED"}.get(finish.status, "FAILED")
+        state = outcome_of(finish.status).upper()
         self._server.close()
         hand_in_logs(self.rundir, self.request.attempt)
         self.lease.release()  # before the last word: whoever reads it may start the run again at once
@@ -112,10 +113,10 @@ class Supervisor:
 
     async def _carry_out(self) -> Finish:
         """All stages in order, until one does not end well."""
-        finish = Finish(0, "nothing to do")
+        finish = Finish(Exit.DONE, "nothing to do")
         for stage in stages_of(self.spec):
             if self.nodes.stopping:
-                return Finish(143, "stopped")
+                return Finish(Exit.LEFT, "stopped")
             self.stage = stage.name
             finish = await (self._train() if stage.name == TRAIN else self._other(stage))
             self._write_changes()
@@ -154,7 +155,7 @@ class Supervisor:
         alone = len(self.stages) == 1
         if newest_checkpoint(self.rundir) >= self.spec.trainer.steps and not alone:
             self.stages[TRAIN] = "skipped"
-            return Finish(0, "all steps are done")
+            return Finish(Exit.DONE, "all steps are done")
         self.stages[TRAIN], started = "running", time.time()
         if not alone:  # its clocks began to run with the first of the stages
             self.coordinator = Coordinator(self.rundir, self.request.attempt, self.spec, target=self.nodes.target)
@@ -167,11 +168,11 @@ class Supervisor:
             self.nodes.watch()
             self._write_changes()
             await asyncio.sleep(0.05)
-        finish = deciding.result() if deciding.done() else Finish(143, "stopped")
+        finish = deciding.result() if deciding.done() else Finish(Exit.LEFT, "stopped")
         await self.nodes.end()
         await _cancelled(deciding)
         await self.coordinator.close()
-        self.stages[TRAIN] = {0: "done", 143: "stopped"}.get(finish.status, "failed")
+        self.stages[TRAIN] = outcome_of(finish.status)
         if not alone:
             record_training(self.rundir, self.request.attempt, self.spec, started=started, finish=finish)
         return finish
@@ -328,7 +329,7 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_status
     except Exception:  # noqa: BLE001 - the last line of the process: the log must say why it ended
         traceback.print_exc()
-        return 1
+        return Exit.FAILED
 
 
 if __name__ == "__main__":
