@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from zephon.cursor import RankState
-from zephon.types import Array, Column, IntArray, LeftOut, Ragged
+from zephon.types import Array, Column, DropSummary, IntArray, Ragged
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class SampleBatch:
         slots: int64[real_rows], each row's place in the global batch.
         tokens: tokens by dataset name.
         state: the loader's state after this batch.
-        left_out: documents left out since this rank's batch before it, by reason, with the first addresses.
+        dropped: documents left out since this rank's batch before it, by reason, with the first addresses.
         emit_positions: whether `payload` has positions.
     """
 
@@ -41,7 +41,7 @@ class SampleBatch:
     tokens: Mapping[str, int]
     state: RankState
     emit_positions: bool = True
-    left_out: tuple[LeftOut, ...] = ()
+    dropped: tuple[DropSummary, ...] = ()
 
     def __len__(self) -> int:
         return len(self.used)

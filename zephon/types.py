@@ -144,8 +144,8 @@ class Dropped(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LeftOut:
-    """What `SampleBatch.left_out` says: how many documents were left out, why, and where the first of them are.
+class DropSummary:
+    """What `SampleBatch.dropped` says: how many documents were left out, why, and where the first of them are.
 
     Args:
         reason: op and rule, such as "map_transform: None" or "pack_flat: longer than max_length".

@@ -25,7 +25,7 @@ def seen(chain: Pipeline, count: int) -> list[Any]:
     batches = []
     for _, batch in zip(range(count), chain, strict=False):
         state = {lane: cursor.encode() for lane, cursor in batch.state.lanes.items()}
-        batches.append((batch.payload["input_ids"].tolist(), batch.positions().tolist(), batch.tokens, state, batch.left_out))
+        batches.append((batch.payload["input_ids"].tolist(), batch.positions().tolist(), batch.tokens, state, batch.dropped))
     chain.close()
     return batches
 
@@ -38,4 +38,4 @@ def test_chunks_pushed_together_give_what_they_give_one_by_one(special_tokens: s
     for ahead in (2, 4, 13):
         assert seen(pipeline(ahead, special_tokens=special_tokens, homogeneity=homogeneity), 120) == one_by_one
     if special_tokens == "none":
-        assert any(left_out for *_, left_out in one_by_one)
+        assert any(dropped for *_, dropped in one_by_one)

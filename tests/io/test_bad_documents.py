@@ -61,7 +61,7 @@ def test_the_rest_of_the_file_is_delivered_and_what_is_left_out_is_named(case: t
     assert [bytes(b.payload["input_ids"][0].tolist()).decode() for b in batches] == [
         text for i, text in enumerate(GOOD) if i not in BAD
     ]
-    left = [some for batch in batches for some in batch.left_out]
+    left = [some for batch in batches for some in batch.dropped]
     names = {
         address.row if case[0].format.name == "parquet" else int(address.shard[:2]) for s in left for address in s.addresses
     }

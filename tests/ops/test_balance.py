@@ -48,7 +48,7 @@ def test_without_a_buffer_the_surplus_is_left_out_and_counted() -> None:
     batches = list(pipeline.batch(1))
     got = "".join(batch.payload["from"][0] for batch in batches)
     plain = order(pipeline_of(300, 100, {"a": 1, "b": 1}))
-    left = sum(item.count for batch in batches for item in batch.left_out)
+    left = sum(item.count for batch in batches for item in batch.dropped)
     assert abs(got.count("a") - got.count("b")) <= 1
     assert 0 < left <= len(plain) - len(got)
 

@@ -82,7 +82,7 @@ def test_documents_without_a_supervised_token_are_left_out_counted_and_named() -
     rows = [{"messages": turns("hi")}, {"messages": CHAT}, {"messages": [*CHAT, {"role": "user", "content": "?"}]}]
     batches = run(rows, loss_scope="after_last_user")
     assert len(batches) == 1
-    (left,) = batches[0].left_out
+    (left,) = batches[0].dropped
     assert (left.reason, [a.row for a in left.addresses]) == ("tokenize_chat: no supervised token", [0, 2])
 
 

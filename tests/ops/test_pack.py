@@ -59,7 +59,7 @@ def test_every_token_is_packed_once_or_counted(docs: list[list[int]], algorithm:
     assert got == sorted(token for doc in kept for token in doc)
     if whole:
         assert sorted(segments(batches)) == sorted(kept)
-        counted = sum(left.count for batch in batches for left in batch.left_out)
+        counted = sum(left.count for batch in batches for left in batch.dropped)
         assert not batches or counted <= len(docs) - len(kept)
     for batch in batches:
         ids = np.asarray(batch.fields["input_ids"])
@@ -125,7 +125,7 @@ def test_best_fit_wrap_takes_the_longest_that_fits_and_splits_one_to_fill_the_ro
 def test_limits_leave_out_and_count_with_the_address() -> None:
     docs = [[1], [2, 2], [3] * 9, [4] * 4, [5] * 4]
     batches = rows(pipeline_of(docs).pack_flat(8, min_sequence_length=2, drop_oversized=True))
-    left = {item.reason: item for batch in batches for item in batch.left_out}
+    left = {item.reason: item for batch in batches for item in batch.dropped}
     assert left["pack_flat: shorter than min_sequence_length"].count == 1
     assert left["pack_flat: longer than max_length"].addresses == (("d0", "s", 2),)
 

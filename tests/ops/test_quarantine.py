@@ -59,7 +59,7 @@ def test_the_address_comes_with_threads_too() -> None:
 def test_a_quarantined_document_is_named_once_and_everything_else_is_delivered() -> None:
     batches = list(small(fails_at_sevens, on_error="quarantine"))
     assert sorted(ids(batches)) == [i for i in range(40) if i % 7]
-    named = [left for batch in batches for left in batch.left_out]
+    named = [left for batch in batches for left in batch.dropped]
     assert sorted(a.row for left in named for a in left.addresses) == [0, 7, 14, 21, 28, 35]
     assert all("ValueError: document" in left.reason for left in named)
 
@@ -80,7 +80,7 @@ def test_what_failed_once_is_left_out_again_after_every_restart() -> None:
         state = pipeline.checkpoint()
         assert len(state["lanes"][0]) < 128
     assert ids(got) == ids(whole)
-    assert sum(left.count for batch in got for left in batch.left_out if "server busy" in left.reason) == 2
+    assert sum(left.count for batch in got for left in batch.dropped if "server busy" in left.reason) == 2
 
 
 def test_a_document_that_fails_only_after_the_restart_stops_the_run() -> None:
@@ -125,7 +125,7 @@ def test_a_line_that_is_not_json_goes_into_quarantine_and_is_named(tmp_path: Pat
 
     batches = list(pipeline("quarantine"))
     assert [bytes(b.payload["input_ids"][0][1:-1].tolist()) for b in batches] == [b"aa", b"dd"]
-    assert sum(left.count for batch in batches for left in batch.left_out) == 3
+    assert sum(left.count for batch in batches for left in batch.dropped) == 3
     with pytest.raises(DataError, match=r"line at byte 14 .*is not one JSON object"):
         list(pipeline("raise"))
 
@@ -226,7 +226,7 @@ def test_documents_are_left_out_from_here_on_and_the_past_stays() -> None:
     got += list(pipeline)
     assert ids(got)[:6] == plain[:6]
     assert sorted(ids(got)) == [i for i in range(40) if i not in (30, 35)]  # 1 had been read before
-    assert sorted(address.row for b in got for left in b.left_out for address in left.addresses) == [30, 35]
+    assert sorted(address.row for b in got for left in b.dropped for address in left.addresses) == [30, 35]
 
 
 @pytest.mark.parametrize("before", [0, 1, 3, 7, 8, 9, 15])

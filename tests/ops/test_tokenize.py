@@ -142,7 +142,7 @@ def test_a_missing_field_is_an_error_with_address_and_names_or_left_out_and_coun
     assert "row 1" in "".join(caught.value.__notes__)
     batches = list(pipeline_of(rows).tokenize(tokenizer_id="bytes", field="text", missing_field="skip").batch(1))
     assert len(batches) == 2
-    assert [a.row for b in batches for left in b.left_out for a in left.addresses] == [1]
+    assert [a.row for b in batches for left in b.dropped for a in left.addresses] == [1]
 
 
 @pytest.mark.parametrize(("value", "why"), [(3, "holds int '3', not text"), (b"x", "not text"), ("\ud800", "UTF-8")])

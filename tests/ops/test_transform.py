@@ -70,7 +70,7 @@ def test_a_map_gives_new_documents_and_none_leaves_one_out_counted() -> None:
     batches = list(pipeline_of(numbered(9)).map_transform(doubled).map_transform(evens).batch(1))
     assert [batch.payload["twice"][0] for batch in batches] == [0, 4, 8, 12, 16]
     assert [batch.payload["text"][0] for batch in batches] == ["000000", "000002", "000004", "000006", "000008"]
-    left = [item for batch in batches for item in batch.left_out]
+    left = [item for batch in batches for item in batch.dropped]
     assert {item.reason for item in left} == {"map_transform: None"}
     assert [address.row for item in left for address in item.addresses] == [1, 3, 5, 7][: sum(item.count for item in left)]
 

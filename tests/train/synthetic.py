@@ -13,7 +13,7 @@ import torch
 from zephon.seeds import below, derive, raw
 from zephon.spec.experiment import RunSpec
 from zephon.train.step import Rows, StepBatch
-from zephon.types import LeftOut
+from zephon.types import DropSummary
 from zephon.world import World as Division
 
 VOCAB = 61
@@ -73,7 +73,7 @@ class SyntheticFeed:
             self.next_step += 1
             yield self.batch(self.next_step - 1)
 
-    def left_behind(self, state: dict[str, Any] | None) -> list[tuple[int, LeftOut]]:
+    def dropped_at_end(self, state: dict[str, Any] | None) -> list[tuple[int, DropSummary]]:
         return []
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from zephon.spec.experiment import RunSpec
 from zephon.train.feed import PipelineFeed, pipeline
 from zephon.train.metrics import series
 from zephon.train.step import GlobalStep, agree, by_reason, report
-from zephon.types import Address, LeftOut
+from zephon.types import Address, DropSummary
 
 STEPS = 6
 LONG = 7  # every so many documents one is too long for a row
@@ -66,19 +66,23 @@ def steps_at(spec: RunSpec, size: int) -> list[GlobalStep]:
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
 def test_every_number_of_ranks_leaves_out_the_same_documents_in_the_same_steps(experiment, size):
     alone, together = steps_at(experiment, 1), steps_at(experiment, size)
-    assert sum(some.count for step in alone for some in step.left_out) > 10
-    assert [step.left_out for step in together] == [step.left_out for step in alone]
+    assert sum(some.count for step in alone for some in step.dropped) > 10
+    assert [step.dropped for step in together] == [step.dropped for step in alone]
 
 
 def test_microbatches_of_another_size_leave_out_the_same(experiment):
     other = replace(experiment, trainer=replace(experiment.trainer, microbatch_size=1))
-    assert [step.left_out for step in steps_at(other, 1)] == [step.left_out for step in steps_at(experiment, 1)]
+    assert [step.dropped for step in steps_at(other, 1)] == [step.dropped for step in steps_at(experiment, 1)]
 
 
 def test_parts_of_one_reason_become_one_with_the_first_eight_addresses():
     place = [Address("web", "a.jsonl", row) for row in range(12)]
-    parts = [LeftOut("late", 1, (place[0],)), LeftOut("long", 9, tuple(place[1:9])), LeftOut("long", 2, tuple(place[10:]))]
-    assert by_reason(parts[1:] + parts[:1]) == (parts[0], LeftOut("long", 11, tuple(place[1:9])))
+    parts = [
+        DropSummary("late", 1, (place[0],)),
+        DropSummary("long", 9, tuple(place[1:9])),
+        DropSummary("long", 2, tuple(place[10:])),
+    ]
+    assert by_reason(parts[1:] + parts[:1]) == (parts[0], DropSummary("long", 11, tuple(place[1:9])))
 
 
 def write_some_bad(folder: Path, count: int = 700) -> set[int]:
@@ -192,11 +196,11 @@ def test_from_every_step_on_what_is_told_and_what_is_left_behind_are_all_bad_lin
     feed = PipelineFeed(pipeline(spec, tokenizer, dp_rank=0, dp_size=1))
     steps = list(feed.steps())
     for done in range(0, len(steps) + 1, 7):
-        told = [address.row for step in steps[:done] for some in step.left_out for address in some.addresses]
+        told = [address.row for step in steps[:done] for some in step.dropped for address in some.addresses]
         for size in (1, 2):
             ranks = [PipelineFeed(pipeline(spec, tokenizer, dp_rank=rank, dp_size=size)) for rank in range(size)]
             state = steps[done - 1].state if done else None
-            behind = [pair for rank in ranks for pair in rank.left_behind(state)]
+            behind = [pair for rank in ranks for pair in rank.dropped_at_end(state)]
             assert sum(some.count for _, some in behind) == len(bad) - len(told), (done, size)
             assert {row for _, some in behind for row in (a.row for a in some.addresses)} | set(told) <= bad
 
@@ -204,7 +208,7 @@ def test_from_every_step_on_what_is_told_and_what_is_left_behind_are_all_bad_lin
 def test_a_stream_that_never_ends_leaves_nothing_behind_that_could_be_told(experiment):
     feed = PipelineFeed(pipeline(experiment, load_tokenizer("bytes"), dp_rank=0, dp_size=1))
     with pytest.raises(ConfigError, match="never ends"):
-        feed.left_behind(None)
+        feed.dropped_at_end(None)
 
 
 def test_ledger_and_metrics_say_what_was_left_out_and_in_which_attempt_and_legs_still_verify(tmp_path):

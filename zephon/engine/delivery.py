@@ -14,7 +14,7 @@ from zephon.engine.lane import Lane
 from zephon.engine.rows import Rows, gather, zero_weight
 from zephon.io import Dataset
 from zephon.ops.block import Block
-from zephon.types import Address, Column, Dropped, IntArray, LeftOut
+from zephon.types import Address, Column, Dropped, DropSummary, IntArray
 from zephon.world import Share, World
 
 
@@ -63,8 +63,8 @@ class Delivery:
                 block = self._rows(lanes[number], shares[number], first, last)
                 ended = index + 1 == len(plan)
                 after = RankState(step + ended, 0 if ended else index + 1, {n: lane.cursor for n, lane in lanes.items()})
-                left_out = self.left_out(lanes[number].report())
-                batch = self._batch(block, number, first, step, (index, len(plan)), after, left_out, like)
+                dropped = self.drop_summaries(lanes[number].report())
+                batch = self._batch(block, number, first, step, (index, len(plan)), after, dropped, like)
                 like = batch.fields
                 yield self._mapped(batch) if self.maps else batch
             step, skip = step + 1, 0
@@ -100,7 +100,7 @@ class Delivery:
         step: int,
         microbatch: tuple[int, int],
         after: RankState,
-        left_out: tuple[LeftOut, ...],
+        dropped: tuple[DropSummary, ...],
         like: Mapping[str, Column] | None,
     ) -> SampleBatch:
         if not block:
@@ -121,7 +121,7 @@ class Delivery:
             tokens=dict(zip(self.names, counts, strict=True)),
             state=after,
             emit_positions=self.emit_positions,
-            left_out=left_out,
+            dropped=dropped,
         )
 
     def _mapped(self, batch: SampleBatch) -> SampleBatch:
@@ -135,11 +135,11 @@ class Delivery:
                 return dataclasses.replace(batch, real_rows=0, slots=batch.slots[:0])
             # What a function may not touch: where the batch is, and the state after it.
             batch = dataclasses.replace(
-                result, step=batch.step, microbatch=batch.microbatch, state=batch.state, left_out=batch.left_out
+                result, step=batch.step, microbatch=batch.microbatch, state=batch.state, dropped=batch.dropped
             )
         return batch
 
-    def left_out(self, dropped: list[Dropped]) -> tuple[LeftOut, ...]:
+    def drop_summaries(self, dropped: list[Dropped]) -> tuple[DropSummary, ...]:
         """By reason, with the first addresses."""
         if not dropped:
             return ()
@@ -150,7 +150,7 @@ class Delivery:
                 named = zip(some.dataset[:8].tolist(), some.shard[:8].tolist(), some.row[:8].tolist(), strict=True)
                 addresses = (*addresses, *(self.sources[d].address(s, r) for d, s, r in named if d >= 0))[:8]
             found[some.reason] = (count + len(some.row), addresses)
-        return tuple(LeftOut(reason, count, addresses) for reason, (count, addresses) in found.items())
+        return tuple(DropSummary(reason, count, addresses) for reason, (count, addresses) in found.items())
 
 
 @functools.lru_cache(maxsize=1024)

@@ -9,10 +9,10 @@ from zephon.engine.lane import GROUP, Lane
 from zephon.engine.runners.base import InlineRunner
 from zephon.engine.running import Engine
 from zephon.errors import ConfigError
-from zephon.types import LeftOut
+from zephon.types import DropSummary
 
 
-def left_behind(engine: Engine) -> list[tuple[int, LeftOut]]:
+def dropped_at_end(engine: Engine) -> list[tuple[int, DropSummary]]:
     """(lane, what it leaves out for one reason) of the lanes whose first slot is this rank's, by lane.
 
     Raises:
@@ -21,7 +21,7 @@ def left_behind(engine: Engine) -> list[tuple[int, LeftOut]]:
     program, delivery = engine.program, engine.delivery
     if getattr(program.plan, "total", 0) is None:
         raise ConfigError(
-            "left_behind on a stream that never ends",
+            "dropped_at_end on a stream that never ends",
             follows="it would be read for ever",
             remedy="ask it of a source with exhausted_policy='stop' or 'redistribute', or with stop_after_passes",
         )
@@ -29,5 +29,5 @@ def left_behind(engine: Engine) -> list[tuple[int, LeftOut]]:
     for share in delivery.world.shares(delivery.rank):
         if share.first == 0:
             lane = Lane(share.lane, program, runner, engine.state.lanes[share.lane], GROUP)
-            found += [(share.lane, some) for some in delivery.left_out(lane.rest())]
+            found += [(share.lane, some) for some in delivery.drop_summaries(lane.rest())]
     return found

@@ -35,7 +35,7 @@ class Meters:
     documents: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     tokens: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    left_out: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    dropped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     waiting: dict[str, float] = dataclasses.field(default_factory=lambda: {"loop": 0.0, "workers": 0.0, "room": 0.0})
     working: dict[str, float] = dataclasses.field(default_factory=dict)
     padding: int = 0
@@ -70,8 +70,8 @@ class Meters:
         ids = batch.fields.get("input_ids")
         if batch.starts is not None and ids is not None:
             self.padding += getattr(ids, "size", 0) - real
-        for some in batch.left_out:
-            self.left_out[some.reason] += some.count
+        for some in batch.dropped:
+            self.dropped[some.reason] += some.count
 
     def snapshot(self) -> dict[str, Any]:
         """Plain values, see `Pipeline.metrics_snapshot`."""
@@ -83,7 +83,7 @@ class Meters:
             "documents": dict(self.documents),
             "bytes": dict(self.bytes),
             "padding": self.padding,
-            "left_out": dict(self.left_out),
+            "left_out": dict(self.dropped),
             "waiting": dict(self.waiting),
             "working": dict(self.working),
             "bottleneck": self.bottleneck(),

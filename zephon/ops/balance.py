@@ -115,7 +115,7 @@ class Balance(Counting):
             self._held += 1
             chosen += self._ready(self._op.max_buffer_size)
         if surplus:
-            self.leave_out(block, np.array(surplus) - base, "ensure_mixture: more than its share")
+            self.drop(block, np.array(surplus) - base, "ensure_mixture: more than its share")
         return self._take(chosen)
 
     def flush(self, *, final: bool) -> Block | None:

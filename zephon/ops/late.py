@@ -38,7 +38,7 @@ class _Running(Counting):
             made, rows = self._op.on_rows(block)
             if len(made) < len(block):
                 gone = [i for i in range(len(block)) if i not in set(rows)]
-                self.leave_out(block, _array(gone), f"{self._op.name}: None (rows)")
+                self.drop(block, _array(gone), f"{self._op.name}: None (rows)")
             return made
         try:
             columns = self._stage(columns_of(block))

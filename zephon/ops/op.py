@@ -95,7 +95,7 @@ class Counting:
     def start(self, position: int) -> None:
         pass
 
-    def leave_out(self, block: Block, rows: IntArray, reason: str) -> None:
+    def drop(self, block: Block, rows: IntArray, reason: str) -> None:
         """Notes documents of a block as left out; elements that are packed rows have no address and count as row -1."""
         if len(rows):
             self.dropped.append(Dropped(reason, *addresses_of(block, rows)))

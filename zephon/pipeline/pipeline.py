@@ -26,14 +26,14 @@ from zephon.cursor import (
     with_skip,
 )
 from zephon.engine.isolated import Isolated
-from zephon.engine.leftover import left_behind
+from zephon.engine.leftover import dropped_at_end
 from zephon.engine.meters import Meters
 from zephon.engine.running import Engine, Running, Settings
 from zephon.errors import StateError
 from zephon.pipeline.definition import Chain
 from zephon.pipeline.explain import explain
 from zephon.pipeline.validate import Report, before_running, validate
-from zephon.types import LeftOut
+from zephon.types import DropSummary
 from zephon.work import WorkSource
 
 
@@ -69,7 +69,7 @@ class Pipeline(Chain):
     def metrics_snapshot(self) -> dict[str, Any]:
         """What has been read, delivered and waited for since this pipeline was made, as plain values.
 
-        ``tokens``, ``documents`` and ``bytes`` by dataset; ``padding`` in tokens; ``left_out`` by reason; ``waiting`` and
+        ``tokens``, ``documents`` and ``bytes`` by dataset; ``padding`` in tokens; ``dropped`` by reason; ``waiting`` and
         ``working`` in seconds by stage; ``bottleneck``, one line that says who waits for whom.
         """
         return self._meters.snapshot()
@@ -88,7 +88,7 @@ class Pipeline(Chain):
             self._iterator.close()
             self._iterator = None
 
-    def left_behind(self) -> list[tuple[int, LeftOut]]:
+    def dropped_at_end(self) -> list[tuple[int, DropSummary]]:
         """What a stream that ends leaves out behind the current state, by lane: nothing is delivered, the state stays.
 
         After the last batch this is what no batch could tell. Each lane is told of by the rank that has its first slot, so
@@ -98,7 +98,7 @@ class Pipeline(Chain):
             ConfigError: the stream never ends.
         """
         self.close()
-        return left_behind(self._engine())
+        return dropped_at_end(self._engine())
 
     # ---- state
 

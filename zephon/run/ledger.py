@@ -51,7 +51,7 @@ class Entry:
         step: optimizer step, from 0.
         digest: hexadecimal SHA-256 of the global batch.
         lanes: the first digits of each lane's digest.
-        rest: what else the line says, never compared: tokens by dataset, attempt, world_size, loss, left_out, ...
+        rest: what else the line says, never compared: tokens by dataset, attempt, world_size, loss, dropped, ...
     """
 
     step: int
@@ -82,7 +82,7 @@ class Ledger:
         Args:
             step: optimizer step, from 0.
             digest, lanes: what `step_digest` gave.
-            rest: JSON values: tokens by dataset, attempt, world_size, loss, generation, left_out, ...
+            rest: JSON values: tokens by dataset, attempt, world_size, loss, generation, dropped, ...
 
         Raises:
             LedgerMismatch: the step is there with another digest; names the first lane that differs.

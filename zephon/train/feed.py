@@ -18,7 +18,7 @@ from zephon.spec.experiment import DatasetSpec, DataSpec, EvalDatasetSpec, RunSp
 from zephon.train.distributed import World
 from zephon.train.session import Job
 from zephon.train.step import Rows, StepBatch, by_reason, joined
-from zephon.types import LeftOut
+from zephon.types import DropSummary
 from zephon.work import StaticMixtureWorkSource, TokenEstimation
 
 CALIBRATION = "calibration.json"
@@ -135,11 +135,11 @@ class PipelineFeed:
     def restore(self, state: dict[str, Any]) -> None:
         self._pipeline.restore(state)
 
-    def left_behind(self, state: dict[str, Any] | None) -> list[tuple[int, LeftOut]]:
+    def dropped_at_end(self, state: dict[str, Any] | None) -> list[tuple[int, DropSummary]]:
         self.close()
         if (state := state or self._begun) is not None:
             self._pipeline.restore(state)
-        return self._pipeline.left_behind()
+        return self._pipeline.dropped_at_end()
 
     def steps(self) -> Iterator[StepBatch]:
         self._begun = self._pipeline.checkpoint()
@@ -147,7 +147,7 @@ class PipelineFeed:
             parts: list[Rows] = []
             digests: dict[int, bytes] = {}
             tokens: dict[str, int] = {}
-            left_out: list[tuple[int, LeftOut]] = []
+            dropped: list[tuple[int, DropSummary]] = []
             step = 0
             for batch in batches:
                 step = batch.step
@@ -158,7 +158,7 @@ class PipelineFeed:
                 for name, count in batch.tokens.items():
                     tokens[name] = tokens.get(name, 0) + count
                 lane = int(batch.slots[0]) // self._per_lane if batch.real_rows else -1
-                left_out += [(lane, some) for some in batch.left_out]
+                dropped += [(lane, some) for some in batch.dropped]
             yield StepBatch(
                 step=step,
                 rows=joined(parts),
@@ -166,7 +166,7 @@ class PipelineFeed:
                 state=self._pipeline.checkpoint(),
                 by_dataset=tokens,
                 # Ranks that share a lane all read it and leave out the same; the one with its first slot tells.
-                left_out=by_reason(some for lane, some in left_out if lane * self._per_lane in digests),
+                dropped=by_reason(some for lane, some in dropped if lane * self._per_lane in digests),
             )
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from zephon.train.metrics import JsonLines, sinks
 from zephon.train.session import Session, Update
 from zephon.train.step import GlobalStep
 from zephon.train.usage import memory
-from zephon.types import LeftOut
+from zephon.types import DropSummary
 
 
 class Mirror:
@@ -83,7 +83,7 @@ class Records:
         said = {"step": session.step, "steps": session.spec.trainer.steps, "attempt": self._attempt}
         with _told(session):
             session.job.fence()
-            self._run.write_json("data_end.json", data={**said, "left_out": {}, **named(session.left_behind)})
+            self._run.write_json("data_end.json", data={**said, "left_out": {}, **named(session.dropped_at_end)})
 
     def close(self) -> None:
         for sink in self._sinks:
@@ -96,7 +96,7 @@ class Records:
         session.job.fence()
         digest, lanes = step_digest(step.digests, self._lanes)
         said = {"world_size": session.world.seat.size, "generation": self._generation, "loss": update.loss}
-        told = {"tokens": step.by_dataset, "attempt": self._attempt, **said, **named(step.left_out)}
+        told = {"tokens": step.by_dataset, "attempt": self._attempt, **said, **named(step.dropped)}
         self._ledger.append(step=step.step, digest=digest, lanes=lanes, **told)
         values = {**said, "digest": digest.hex(), **measured(session, step, update)}
         if held_out is not None:
@@ -129,7 +129,7 @@ def measured(session: Session, step: GlobalStep, update: Update) -> dict[str, An
         "total_tokens": session.tokens,
         "tokens_per_s": speed,
         "skipped": update.skipped,
-        "left_out": sum(some.count for some in step.left_out),
+        "left_out": sum(some.count for some in step.dropped),
         "shares": shares(step.by_dataset),
         "seconds": {"step": seconds, **phases},
         "memory": memory(session.world.device),
@@ -139,11 +139,11 @@ def measured(session: Session, step: GlobalStep, update: Update) -> dict[str, An
     return found
 
 
-def named(left_out: Sequence[LeftOut]) -> dict[str, Any]:
-    """``left_out`` of a ledger line, ``{reason: {count, first: [[dataset, shard, row], ...]}}``; nothing where nothing was."""
-    if not left_out:
+def named(dropped: Sequence[DropSummary]) -> dict[str, Any]:
+    """``dropped`` of a ledger line, ``{reason: {count, first: [[dataset, shard, row], ...]}}``; nothing where nothing was."""
+    if not dropped:
         return {}
-    return {"left_out": {some.reason: {"count": some.count, "first": [list(a) for a in some.addresses]} for some in left_out}}
+    return {"left_out": {some.reason: {"count": some.count, "first": [list(a) for a in some.addresses]} for some in dropped}}
 
 
 def shares(tokens: Mapping[str, int]) -> dict[str, float]:

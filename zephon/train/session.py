@@ -35,7 +35,7 @@ from zephon.train.metrics import Clock
 from zephon.train.model import Decoder, assign, initialise, parameter_count
 from zephon.train.schedule import learning_rate
 from zephon.train.step import Feed, GlobalStep, Rows, StepBatch, agree, by_reason, nothing_to_train_on, report
-from zephon.types import LeftOut
+from zephon.types import DropSummary
 
 MAX_ROLLBACKS = 3
 
@@ -103,7 +103,7 @@ class Session:
         self.skipped: tuple[int, ...] = ()
         self.fault: ZephonError | None = None
         self.ended = False  # whether the data has, before the last step
-        self.left_behind: tuple[LeftOut, ...] = ()
+        self.dropped_at_end: tuple[DropSummary, ...] = ()
         self.average: float | None = None  # of the loss, to know a spike by
         self._source: Iterator[StepBatch] | None = None
         self._rollbacks = 0
@@ -132,7 +132,7 @@ class Session:
             if step is None:
                 if self.step == 0:
                     raise nothing_to_train_on(self.spec)
-                self.ended, self.left_behind = True, self._left_behind()
+                self.ended, self.dropped_at_end = True, self._dropped_at_end()
                 return
             if step.step != self.step:
                 raise StateError(
@@ -234,9 +234,9 @@ class Session:
         self.feed.close()
         self.saver.close(abandon=abandon)
 
-    def _left_behind(self) -> tuple[LeftOut, ...]:
+    def _dropped_at_end(self) -> tuple[DropSummary, ...]:
         """What all ranks' data leaves out behind the last step, in order of lanes, so that it is the same at every size."""
-        mine = self.feed.left_behind(self.state)
+        mine = self.feed.dropped_at_end(self.state)
         every = self.world.exchange(mine)[:: self.world.seat.size // self.world.dp_size]
         return by_reason(some for _, some in sorted((pair for one in every for pair in one), key=operator.itemgetter(0)))
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from zephon.errors import DataError, StateError, ZephonError
 from zephon.spec.experiment import RunSpec
-from zephon.types import LeftOut
+from zephon.types import DropSummary
 
 IGNORE = -100
 ADDRESSES = 8  # of documents left out for one reason in one step, as many as a batch names
@@ -77,7 +77,7 @@ class StepBatch:
         digests: SHA-256 of each sequence by its slot in the global batch.
         state: this rank's loader state after the step.
         by_dataset: tokens of each dataset, where the loader reports them.
-        left_out: documents left out, of lanes that this rank answers for, so that all ranks together name each once.
+        dropped: documents left out, of lanes that this rank answers for, so that all ranks together name each once.
     """
 
     step: int
@@ -85,7 +85,7 @@ class StepBatch:
     digests: dict[int, bytes]
     state: dict[str, Any]
     by_dataset: dict[str, int] = field(default_factory=dict)
-    left_out: tuple[LeftOut, ...] = ()
+    dropped: tuple[DropSummary, ...] = ()
 
 
 class Feed(Protocol):
@@ -97,7 +97,7 @@ class Feed(Protocol):
     def steps(self) -> Iterator[StepBatch]:
         """One StepBatch per optimizer step, until the data ends."""
 
-    def left_behind(self, state: dict[str, Any] | None) -> list[tuple[int, LeftOut]]:
+    def dropped_at_end(self, state: dict[str, Any] | None) -> list[tuple[int, DropSummary]]:
         """(lane, what it leaves out) between a state and the end of the data, of lanes that this rank answers for.
 
         ``state`` is that after the last step that was trained, or None before the first; ``steps`` is over then.
@@ -117,7 +117,7 @@ class Report:
     digests: dict[int, bytes] = field(default_factory=dict)
     lanes: dict[int, bytes] = field(default_factory=dict)
     by_dataset: dict[str, int] = field(default_factory=dict)
-    left_out: tuple[LeftOut, ...] = ()
+    dropped: tuple[DropSummary, ...] = ()
     drain: bool = False
     error: ZephonError | None = None
 
@@ -131,7 +131,7 @@ class GlobalStep:
         tokens: trained tokens of the step over all ranks.
         digests: of all sequences of the global batch, in slot order.
         state: the loader state after the step, with the lanes of all ranks.
-        left_out: documents left out on the way to this step, by reason.
+        dropped: documents left out on the way to this step, by reason.
         drain: whether somebody was asked to leave after this step.
     """
 
@@ -141,7 +141,7 @@ class GlobalStep:
     digests: list[bytes]
     state: dict[str, Any]
     by_dataset: dict[str, int]
-    left_out: tuple[LeftOut, ...]
+    dropped: tuple[DropSummary, ...]
     drain: bool
 
 
@@ -155,7 +155,7 @@ def report(batch: StepBatch | None, *, drain: bool, error: ZephonError | None) -
         digests=batch.digests,
         lanes=batch.state["lanes"],
         by_dataset=batch.by_dataset,
-        left_out=batch.left_out,
+        dropped=batch.dropped,
         drain=drain,
     )
 
@@ -196,18 +196,18 @@ def agree(batch: StepBatch | None, reports: Sequence[Report]) -> GlobalStep | No
         digests=[digests[slot] for slot in sorted(digests)],
         state={**batch.state, "lanes": {lane: cursor for one in reports for lane, cursor in one.lanes.items()}},
         by_dataset=dict(sorted(by_dataset.items())),
-        left_out=by_reason(some for one in reports for some in one.left_out),
+        dropped=by_reason(some for one in reports for some in one.dropped),
         drain=any(one.drain for one in reports),
     )
 
 
-def by_reason(parts: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
+def by_reason(parts: Iterable[DropSummary]) -> tuple[DropSummary, ...]:
     """One entry for each reason, in order of reasons: counts added, the first eight addresses kept."""
-    found: dict[str, LeftOut] = {}
+    found: dict[str, DropSummary] = {}
     for part in parts:
-        before = found.get(part.reason, LeftOut(part.reason, 0, ()))
+        before = found.get(part.reason, DropSummary(part.reason, 0, ()))
         addresses = (*before.addresses, *part.addresses)[:ADDRESSES]
-        found[part.reason] = LeftOut(part.reason, before.count + part.count, addresses)
+        found[part.reason] = DropSummary(part.reason, before.count + part.count, addresses)
     return tuple(found[reason] for reason in sorted(found))
 
 

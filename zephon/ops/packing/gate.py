@@ -91,8 +91,8 @@ class Gate(Counting):
         admitted, short, long = rule.split(lengths)
         if len(long) and rule.oversized == "error":
             self._refuse(block, long[:1], int(lengths[long[0]]))
-        self.leave_out(block, short, f"{rule.name}: shorter than min_sequence_length")
-        self.leave_out(block, long, f"{rule.name}: longer than max_length")
+        self.drop(block, short, f"{rule.name}: shorter than min_sequence_length")
+        self.drop(block, long, f"{rule.name}: longer than max_length")
         return block.take(admitted), lengths[admitted]
 
     def _refuse(self, block: Block, row: IntArray, length: int) -> None:
