@@ -92,7 +92,7 @@ def test_the_states_from_start_to_deletion(run: Run) -> None:
     assert run.state()["state"] == "STOPPED"
     run.rundir.write_json("attempts", "0001", "progress.json", data={"step": 7, "steps": 9})
     assert run.state()["state"] == "STOPPED"
-    run.rundir.write_json("data_end.json", data={"step": 7, "steps": 9, "attempt": 1, "left_out": {}})
+    run.rundir.write_json("data_end.json", data={"step": 7, "steps": 9, "attempt": 1, "dropped": {}})
     assert run.state()["state"] == "DONE", "there is no more data"
     run.rundir.write_json("attempts", "0001", "progress.json", data={"step": 9, "steps": 9})
     assert run.state()["state"] == "DONE"

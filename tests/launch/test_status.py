@@ -85,7 +85,7 @@ def test_states_from_start_to_end(written: Written) -> None:
 
 
 def test_a_run_whose_data_ended_before_its_last_step_says_so(written: Written) -> None:
-    written.progress(61).rundir.write_json("data_end.json", data={"step": 61, "steps": 100, "attempt": 1, "left_out": {}})
+    written.progress(61).rundir.write_json("data_end.json", data={"step": 61, "steps": 100, "attempt": 1, "dropped": {}})
     assert look(written.rundir).state == "DONE", "nothing is left to do, whoever has ended"
     status = look(written.supervisor(state="DONE").rundir)
     assert (status.state, status.message) == ("DONE", "the data ended after 61 of 100 steps")

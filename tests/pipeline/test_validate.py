@@ -89,7 +89,7 @@ def test_a_filter_that_leaves_nothing_is_an_error_and_one_that_leaves_little_a_w
     nothing = pipeline_of(rows).map_transform(lambda doc: None).batch(1).validate()
     assert (nothing.ok, nothing.codes) == (False, ["nothing-left"])
     little = pipeline_of(rows).map_transform(lambda doc: doc if doc["id"] < 2 else None).batch(1).validate()
-    assert (little.ok, little.codes) == (True, ["left-out"])
+    assert (little.ok, little.codes) == (True, ["dropped"])
 
 
 def test_a_shuffle_buffer_smaller_than_a_chunk_is_pointed_out() -> None:

@@ -112,10 +112,10 @@ def test_a_line_that_is_no_document_is_left_out_and_named_in_the_ledger_where_th
         write_run(run, attempt, **fields)
         assert workers(run, size, attempt=attempt) == [0] * size
     alone, together = (list(read_ledger(str(tmp_path / f"at-{size}" / "ledger.jsonl"))) for size in (1, 2))
-    named = {row[2] for line in alone for some in line.rest.get("left_out", {}).values() for row in some["first"]}
+    named = {row[2] for line in alone for some in line.rest.get("dropped", {}).values() for row in some["first"]}
     assert named
     assert named <= bad, "only bad lines are left out"
-    assert [line.rest.get("left_out") for line in together] == [line.rest.get("left_out") for line in alone]
+    assert [line.rest.get("dropped") for line in together] == [line.rest.get("dropped") for line in alone]
     assert compare(str(tmp_path / "at-1"), str(tmp_path / "at-2")).equal
 
 
@@ -179,8 +179,8 @@ def test_data_that_is_not_enough_for_one_step_is_an_error_on_every_rank_and_no_r
 def test_what_is_left_out_behind_the_last_step_is_on_record_so_that_every_bad_line_is_named_once_at_every_size(ended):
     bad, found = ended
     for ledger, end in found.values():
-        assert end["left_out"], "the case is no case"
-        named = [some for line in ledger for some in line.rest.get("left_out", {}).values()] + [*end["left_out"].values()]
+        assert end["dropped"], "the case is no case"
+        named = [some for line in ledger for some in line.rest.get("dropped", {}).values()] + [*end["dropped"].values()]
         assert sum(some["count"] for some in named) == len(bad)
         rows = [row[2] for some in named for row in some["first"]]
         assert len(rows) == len(set(rows))
@@ -220,14 +220,14 @@ def test_ledger_and_metrics_say_what_was_left_out_and_in_which_attempt_and_legs_
     assert workers(tmp_path, 1, attempt=2) == [0]
     lines = list(read_ledger(str(tmp_path / "ledger.jsonl")))
     assert [(line.step, line.rest["attempt"]) for line in lines] == [(s, 1) for s in range(5)] + [(s, 2) for s in range(3, 8)]
-    assert [line.rest.get("left_out") for line in lines[3:5]] == [line.rest.get("left_out") for line in lines[5:7]]
-    named = [one for line in lines for one in line.rest.get("left_out", {}).items()]
+    assert [line.rest.get("dropped") for line in lines[3:5]] == [line.rest.get("dropped") for line in lines[5:7]]
+    named = [one for line in lines for one in line.rest.get("dropped", {}).items()]
     assert {reason for reason, _ in named} == {"pack_flat: longer than max_length"}
     assert all(row[:2] == ["mine", "part.jsonl"] for _, some in named for row in some["first"])
-    counts = {line.step: sum(some["count"] for some in line.rest.get("left_out", {}).values()) for line in lines}
+    counts = {line.step: sum(some["count"] for some in line.rest.get("dropped", {}).values()) for line in lines}
     assert sum(counts.values()) > 10
     curve = series(RunDir(str(tmp_path)))
-    assert {line["step"]: line["left_out"] for line in curve} == counts
+    assert {line["step"]: line["dropped"] for line in curve} == counts
     assert [line["attempt"] for line in curve] == [1] * 3 + [2] * 5
 
     bare = tmp_path / "older.jsonl"  # as written before lines had these fields

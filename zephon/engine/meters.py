@@ -83,7 +83,7 @@ class Meters:
             "documents": dict(self.documents),
             "bytes": dict(self.bytes),
             "padding": self.padding,
-            "left_out": dict(self.dropped),
+            "dropped": dict(self.dropped),
             "waiting": dict(self.waiting),
             "working": dict(self.working),
             "bottleneck": self.bottleneck(),

@@ -9,7 +9,7 @@ differ. Nothing here changes a pipeline or moves its state.
     quarantined        warning    documents of the sample that would go into quarantine
     nothing-left       error      a dataset whose sample ends in no document at all
     nondeterministic   error      (strict) an op gave two results for the same input
-    left-out           warning    more than half of a dataset's sample is left out
+    dropped            warning    more than half of a dataset's sample is dropped
     lane-idle          warning    a dataset with fewer chunks than there are lanes
     shuffle-small      warning    a shuffle buffer smaller than what one chunk holds
 """
@@ -229,7 +229,7 @@ def _losses(name: str, before: int, after: Columns) -> list[Issue]:
     if before and not len(after):
         return [Issue("nothing-left", "error", f"of {before} documents of dataset {name!r} none is left: {reasons}")]
     if before and lost * 2 > before:
-        return [Issue("left-out", "warning", f"{lost} of {before} documents of dataset {name!r} are left out: {reasons}")]
+        return [Issue("dropped", "warning", f"{lost} of {before} documents of dataset {name!r} are dropped: {reasons}")]
     return []
 
 

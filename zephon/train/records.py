@@ -83,7 +83,7 @@ class Records:
         said = {"step": session.step, "steps": session.spec.trainer.steps, "attempt": self._attempt}
         with _told(session):
             session.job.fence()
-            self._run.write_json("data_end.json", data={**said, "left_out": {}, **named(session.dropped_at_end)})
+            self._run.write_json("data_end.json", data={**said, "dropped": {}, **named(session.dropped_at_end)})
 
     def close(self) -> None:
         for sink in self._sinks:
@@ -129,7 +129,7 @@ def measured(session: Session, step: GlobalStep, update: Update) -> dict[str, An
         "total_tokens": session.tokens,
         "tokens_per_s": speed,
         "skipped": update.skipped,
-        "left_out": sum(some.count for some in step.dropped),
+        "dropped": sum(some.count for some in step.dropped),
         "shares": shares(step.by_dataset),
         "seconds": {"step": seconds, **phases},
         "memory": memory(session.world.device),
@@ -143,7 +143,7 @@ def named(dropped: Sequence[DropSummary]) -> dict[str, Any]:
     """``dropped`` of a ledger line, ``{reason: {count, first: [[dataset, shard, row], ...]}}``; nothing where nothing was."""
     if not dropped:
         return {}
-    return {"left_out": {some.reason: {"count": some.count, "first": [list(a) for a in some.addresses]} for some in dropped}}
+    return {"dropped": {some.reason: {"count": some.count, "first": [list(a) for a in some.addresses]} for some in dropped}}
 
 
 def shares(tokens: Mapping[str, int]) -> dict[str, float]:
