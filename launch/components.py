@@ -26,8 +26,9 @@ def elastic(
     from pathlib import Path
 
     from zephon.launch.appdef import app_def
+    from zephon.launch.job import Job
     from zephon.spec.experiment import RunSpec
 
     text = spec if spec.lstrip().startswith("{") else Path(spec).read_text(encoding="utf-8")
     resolved = RunSpec.from_dict(json.loads(text))
-    return app_def(resolved, run=run, attempt=attempt, image=image or None, worker=worker, endpoint=endpoint or None)
+    return app_def(Job(spec=resolved, run=run, attempt=attempt, image=image or None, worker=worker, endpoint=endpoint or None))

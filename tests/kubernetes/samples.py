@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torchx.specs import AppDef, Resource, Role, macros
+from torchx.specs import AppDef
 
+from zephon.launch.appdef import app_def
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
+from zephon.launch.job import Job
+from zephon.spec.experiment import RunSpec
 
 GOLDEN = Path(__file__).with_name("golden")
 IMAGE = "registry.example/zephon@sha256:" + "0" * 64
 RUNS_VOLUME = {"runs": {"mount": "/runs", "claim": "zephon-runs"}}
 
 
-def sample_app(
-    *, name: str = "exp1", nodes: int = 4, attempt: int = 1, run: str | None = None, elastic: dict[str, Any] | None = None
-) -> AppDef:
-    """What the component returns for a run on four nodes, elastic between one and eight."""
-    limits = {"nodes_min": 1, "nodes_max": 8, "drain_s": 60.0, **(elastic or {})}
-    run = run or f"/runs/{name}"
-    role = Role(
-        name="node",
-        image=IMAGE,
-        entrypoint="python",
-        args=["-m", "zephon.agent", "--run", run, "--attempt", str(attempt), "--procs", "1"],
-        env={"ZEPHON_NODE": f"node-{macros.replica_id}", "PYTHONUNBUFFERED": "1"},
-        num_replicas=nodes,
-        min_replicas=int(limits["nodes_min"]),
-        resource=Resource(cpu=1, gpu=0, memMB=512),
+def sample_spec(*, name: str = "exp1", nodes: int = 4, elastic: Mapping[str, Any] | None = None) -> RunSpec:
+    """A run on four nodes, elastic between one and eight."""
+    return RunSpec.from_dict(
+        {
+            "name": name,
+            "nodes": nodes,
+            "global_batch_size": 16,
+            "data": {"datasets": {"docs": {"path": "stdlib://docs"}}},
+            "pipeline": {"context_length": 32},
+            "trainer": {"steps": 9},
+            "elastic": {"nodes_max": 8, **(elastic or {})},
+            "scheduler": {"name": "kubernetes", "options": {"image": IMAGE, "memory_mb": 512}},
+        }
     )
-    metadata = {
-        "zephon.run": run,
-        "zephon.attempt": str(attempt),
-        "zephon.spec-sha256": "ab" * 32,
-        "zephon.spec": json.dumps({"name": name, "elastic": limits}, sort_keys=True),
-    }
-    return AppDef(name=name, roles=[role], metadata=metadata)
+
+
+def sample_app(
+    *, name: str = "exp1", nodes: int = 4, attempt: int = 1, run: str | None = None, elastic: Mapping[str, Any] | None = None
+) -> AppDef:
+    """What the component returns for that run."""
+    spec = sample_spec(name=name, nodes=nodes, elastic=elastic)
+    return app_def(Job(spec=spec, run=run or f"/runs/{name}", attempt=attempt))
 
 
 def sample_options(**given: Any) -> KubernetesOptions:

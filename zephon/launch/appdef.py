@@ -1,94 +1,97 @@
-"""A job is a value: RunSpec -> TorchX ``AppDef``, a pure function.
+"""A job for TorchX: Job -> ``AppDef``, a pure function, and back.
 
 One role, ``node``; every replica runs one elastic agent::
 
     python -m zephon.agent --run URL --attempt 1 --procs 1
 
 The scheduler tells each replica who it is and where the others meet, through ``ZEPHON_NODE`` (its identity) and
-``ZEPHON_ENDPOINT`` (host:port of the coordinator), because both are known only when the job is placed. The resolved spec
-travels in the app's metadata, so that a scheduler can hand it to nodes that do not see the run directory yet.
+``ZEPHON_ENDPOINT`` (host:port of the coordinator), because both are known only when the job is placed. The job itself
+travels in the app's metadata as one JSON value: our schedulers read that, and never the arguments made from it.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchx.specs import AppDef, Resource, RetryPolicy, Role, macros
 
 from zephon.errors import ConfigError
+from zephon.launch.job import AGENT_MODULE, COORDINATOR_MODULE, Job
 from zephon.spec.experiment import RunSpec
 
 ROLE = "node"
 DEFAULT_IMAGE = "zephon:latest"
-DEFAULT_WORKER = "zephon.train"
+JOB = "zephon.job"
+# TorchX's own Kubernetes scheduler gives every pod the name <app id>-<role>-0-<replica> below a Service called like the app.
+COORDINATOR_PORT = 29400
+COORDINATOR_ENDPOINT = f"{macros.app_id}-coordinator-0-0.{macros.app_id}:{COORDINATOR_PORT}"
 
 
-def app_def(
-    spec: RunSpec,
-    *,
-    run: str,
-    attempt: int,
-    image: str | None = None,
-    worker: str = DEFAULT_WORKER,
-    endpoint: str | None = None,
-) -> AppDef:
-    """The job of one attempt.
-
-    Args:
-        spec: the resolved experiment.
-        run: URL of the run directory, as every node sees it.
-        attempt: number of this start, from 1.
-        image: container image; ``scheduler.options.image`` or ``zephon:latest`` when not given. Unused on this machine.
-        worker: module each worker runs with ``--run URL --attempt N``.
-        endpoint: ``host:port`` of the coordinator when it is known beforehand.
-
-    Raises:
-        ConfigError: ``nodes`` lies outside ``elastic.nodes_min..nodes_max``.
-    """
-    spec.check_nodes()
-    elastic = spec.elastic
-    args = ["-m", "zephon.agent", "--run", run, "--attempt", str(attempt), "--procs", str(elastic.procs_per_node)]
-    if endpoint:
-        args += ["--endpoint", endpoint]
-    if worker != DEFAULT_WORKER:
-        args += ["--worker", worker]
+def app_def(job: Job) -> AppDef:
+    """The AppDef of a job."""
+    elastic = job.spec.elastic
     node = Role(
         name=ROLE,
-        image=image or str(spec.scheduler.options.get("image", DEFAULT_IMAGE)),
+        image=_image(job),
         entrypoint="python",
-        args=args,
+        args=["-m", AGENT_MODULE, *job.agent()],
         env={"ZEPHON_NODE": f"node-{macros.replica_id}", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONUNBUFFERED": "1"},
-        num_replicas=spec.nodes,
+        num_replicas=job.spec.nodes,
         min_replicas=elastic.nodes_min,
         retry_policy=RetryPolicy.REPLICA,
-        resource=resource_of(spec),
+        resource=resource_of(job.spec),
     )
-    return AppDef(name=spec.name, roles=[node], metadata=metadata_of(spec, run=run, attempt=attempt))
+    return AppDef(name=job.spec.name, roles=[node], metadata={JOB: job.to_json()})
 
 
-def metadata_of(spec: RunSpec, *, run: str, attempt: int) -> dict[str, str]:
-    """What a scheduler keeps beside the job to find its run again."""
-    return {
-        "zephon.run": run,
-        "zephon.attempt": str(attempt),
-        "zephon.spec-sha256": spec.sha256(),
-        "zephon.spec": spec.canonical_json(),
-    }
+def with_coordinator(app: AppDef) -> AppDef:
+    """The app with a second role, ``coordinator``, for a scheduler that starts none: TorchX's own on a Volcano cluster."""
+    job, (node,) = job_of(app), app.roles
+    node.env["ZEPHON_ENDPOINT"] = COORDINATOR_ENDPOINT
+    coordinator = Role(
+        name="coordinator",
+        image=node.image,
+        entrypoint=node.entrypoint,
+        args=["-m", COORDINATOR_MODULE, *job.coordinator(port=COORDINATOR_PORT)],
+        env={"PYTHONUNBUFFERED": "1"},
+        num_replicas=1,
+        min_replicas=1,
+        retry_policy=RetryPolicy.REPLICA,
+        resource=Resource(cpu=1, gpu=0, memMB=1280),
+    )
+    return AppDef(name=app.name, roles=[node, coordinator], metadata=app.metadata)
+
+
+def job_of(app: AppDef) -> Job:
+    """The job from which the app was made.
+
+    Raises:
+        ConfigError: it was made in another way.
+    """
+    if JOB not in app.metadata:
+        raise ConfigError(
+            f"the AppDef {app.name!r} holds no job ({JOB} in its metadata)",
+            follows="nobody could tell which run it belongs to",
+            remedy="use the component launch/components.py:elastic",
+        )
+    return Job.from_json(app.metadata[JOB])
 
 
 def resource_of(spec: RunSpec) -> Resource:
     """CPU cores, GPUs and MiB of one node: ``scheduler.options`` or one core and 2 GiB per worker, a GPU each on cuda."""
-    procs, options = spec.elastic.procs_per_node, spec.scheduler.options
+    procs = spec.elastic.procs_per_node
     gpus = procs if spec.trainer.device == "cuda" else 0
     return Resource(
-        cpu=_whole(options, "cpu", procs),
-        gpu=_whole(options, "gpu", gpus),
-        memMB=_whole(options, "memory_mb", 2048 * procs),
+        cpu=_whole(spec, "cpu", procs),
+        gpu=_whole(spec, "gpu", gpus),
+        memMB=_whole(spec, "memory_mb", 2048 * procs),
     )
 
 
-def _whole(options: dict[str, Any], key: str, default: int) -> int:
-    value = options.get(key)
+def _image(job: Job) -> str:
+    return job.image or str(job.spec.scheduler.options.get("image") or DEFAULT_IMAGE)
+
+
+def _whole(spec: RunSpec, key: str, default: int) -> int:
+    value = spec.scheduler.options.get(key)
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

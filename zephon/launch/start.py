@@ -21,11 +21,12 @@ from zephon.errors import ConfigError, nearest
 from zephon.io.listed import listings
 from zephon.launch import contract as contracts
 from zephon.launch import control
-from zephon.launch.appdef import DEFAULT_WORKER, app_def
+from zephon.launch.appdef import app_def
 from zephon.launch.backends.local import scheduler as local
 from zephon.launch.config.compose import check, option
 from zephon.launch.config.overrides import split, to_tree
 from zephon.launch.config.schema import is_group
+from zephon.launch.job import DEFAULT_WORKER, Job
 from zephon.launch.status import LIVE, RunStatus, absolute, look, records_dir
 from zephon.launch.stored import check_relative, check_same, forget_measures, placed
 from zephon.run.checkpoints import newest_checkpoint
@@ -153,7 +154,7 @@ def start(
 
 def job(spec: RunSpec, rundir: RunDir, attempt: int, worker: str = DEFAULT_WORKER) -> AppDef:
     """The AppDef of an attempt."""
-    return app_def(spec, run=url_of(spec, rundir), attempt=attempt, worker=worker)
+    return app_def(Job(spec=spec, run=url_of(spec, rundir), attempt=attempt, worker=worker))
 
 
 def dryrun(spec: RunSpec, rundir: RunDir, attempt: int, worker: str = DEFAULT_WORKER) -> AppDryRunInfo[Any, Any]:

@@ -17,40 +17,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchx.schedulers import kubernetes_scheduler as stock
-from torchx.specs import AppDef, AppDryRunInfo, Resource, RetryPolicy, Role, macros
+from torchx.specs import AppDef, AppDryRunInfo
 
 from zephon.exits import FINAL
-from zephon.launch.backends.kubernetes.manifest import COORDINATOR_MODULE
+from zephon.launch.appdef import with_coordinator
 
-PORT = 29400
-# Volcano's own plugin "svc" gives every pod the name <job>-<task>-<index> below a Service called like the job.
-ENDPOINT = f"{macros.app_id}-coordinator-0-0.{macros.app_id}:{PORT}"
 _COUNT_RETRIES = 1000
-
-
-def with_coordinator(app: AppDef) -> AppDef:
-    """A copy of the component's AppDef with a coordinator beside the nodes."""
-    app = copy.deepcopy(app)
-    (node,) = app.roles
-    arguments = dict(zip(node.args[::2], node.args[1::2], strict=False))
-    args = ["-m", COORDINATOR_MODULE]
-    for flag in ("--run", "--attempt"):
-        if flag in arguments:
-            args += [flag, arguments[flag]]
-    args += ["--nodes", str(node.num_replicas), "--linger", "--host", "0.0.0.0", "--port", str(PORT)]
-    node.env["ZEPHON_ENDPOINT"] = ENDPOINT
-    coordinator = Role(
-        name="coordinator",
-        image=node.image,
-        entrypoint=node.entrypoint,
-        args=args,
-        env={"PYTHONUNBUFFERED": "1"},
-        num_replicas=1,
-        min_replicas=1,
-        retry_policy=RetryPolicy.REPLICA,
-        resource=Resource(cpu=1, gpu=0, memMB=1280),
-    )
-    return AppDef(name=app.name, roles=[node, coordinator], metadata=app.metadata)
 
 
 class VolcanoScheduler(stock.KubernetesScheduler):  # type: ignore[misc]
@@ -59,7 +31,7 @@ class VolcanoScheduler(stock.KubernetesScheduler):  # type: ignore[misc]
     def _submit_dryrun(self, app: AppDef, cfg: Any) -> AppDryRunInfo[Any, Any]:
         cfg = copy.copy(cfg)
         cfg.validate_spec = False
-        info = super()._submit_dryrun(with_coordinator(app), cfg)
+        info = super()._submit_dryrun(with_coordinator(copy.deepcopy(app)), cfg)
         spec: dict[str, Any] = info.request.resource["spec"]
         for task in spec["tasks"]:
             task["policies"] = _policies()

@@ -18,10 +18,10 @@ from rich.table import Table
 from zephon.errors import ConfigError
 from zephon.launch import contract as contracts
 from zephon.launch import start as session
-from zephon.launch.appdef import DEFAULT_WORKER
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.config.compose import Composed
 from zephon.launch.config.sources import annotated
+from zephon.launch.job import DEFAULT_WORKER
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec

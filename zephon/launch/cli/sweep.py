@@ -23,10 +23,10 @@ from rich.table import Table
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit
 from zephon.launch import start as session
-from zephon.launch.appdef import DEFAULT_WORKER
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.config.compose import Composed, compose
 from zephon.launch.config.overrides import split
+from zephon.launch.job import DEFAULT_WORKER
 from zephon.launch.status import LIVE, RunStatus, look
 from zephon.run.directory import RunDir
 from zephon.run.lease import alive, read_lease

@@ -17,11 +17,11 @@ from zephon.errors import ConfigError
 from zephon.exits import Exit
 from zephon.launch import control
 from zephon.launch import start as session
-from zephon.launch.appdef import DEFAULT_WORKER
 from zephon.launch.backends.local import scheduler as local
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.cli.display import duration, follow, one_line, resize_text, stages_text
 from zephon.launch.config.compose import Composed, compose
+from zephon.launch.job import DEFAULT_WORKER
 from zephon.launch.status import LIVE, RunStatus, find_run, look, records_dir, run_names
 from zephon.run.directory import RunDir
 

@@ -22,8 +22,8 @@ from zephon.launch.backends.kubernetes.facts import JobFacts, facts_of
 from zephon.launch.backends.kubernetes.options import KubernetesOptions
 from zephon.launch.backends.kubernetes.overlay import apply_overlay, changes
 from zephon.launch.backends.kubernetes.pod import Json, coordinator_template, labels, node_template, selector
+from zephon.launch.job import COORDINATOR_MODULE
 
-COORDINATOR_MODULE = "zephon.agent.coordinator"
 # What the agent's exit status means is written in zephon/agent/entry.py.
 
 
@@ -79,13 +79,14 @@ def owned_by(document: Json, job: Json) -> Json:
 
 
 def _metadata(facts: JobFacts, options: KubernetesOptions, *, name: str) -> Json:
-    annotations = {names.SPEC_SHA256: facts.spec_sha256, names.SUBMISSION: facts.submission}
+    annotations = {names.SPEC_SHA256: facts.job.spec.sha256(), names.SUBMISSION: facts.submission}
     return {"name": name, "namespace": options.namespace, "labels": labels(facts), "annotations": annotations}
 
 
 def _job(facts: JobFacts, options: KubernetesOptions) -> Json:
     metadata = _metadata(facts, options, name=facts.name)
-    metadata["annotations"] |= {names.NODES_MIN: str(facts.nodes_min), names.NODES_MAX: str(facts.nodes_max)}
+    nodes, elastic = facts.job.spec.nodes, facts.job.spec.elastic
+    metadata["annotations"] |= {names.NODES_MIN: str(elastic.nodes_min), names.NODES_MAX: str(elastic.nodes_max)}
     template = node_template(facts, options)
     if options.queue is not None:
         metadata["labels"]["kueue.x-k8s.io/queue-name"] = options.queue
@@ -95,8 +96,8 @@ def _job(facts: JobFacts, options: KubernetesOptions) -> Json:
             metadata["labels"]["kueue.x-k8s.io/priority-class"] = options.queue_priority
     spec: Json = {
         "completionMode": "Indexed",
-        "parallelism": facts.nodes,
-        "completions": facts.nodes,
+        "parallelism": nodes,
+        "completions": nodes,
         "suspend": options.queue is not None,
         "backoffLimitPerIndex": options.retries_per_node,
         "maxFailedIndexes": 0,
@@ -129,7 +130,7 @@ def _config_map(facts: JobFacts, options: KubernetesOptions) -> Json:
         "kind": "ConfigMap",
         "metadata": _metadata(facts, options, name=facts.name),
         "immutable": True,
-        "data": {"spec.json": facts.spec},
+        "data": {"spec.json": facts.job.spec.canonical_json()},
     }
 
 
@@ -148,11 +149,7 @@ def _service(facts: JobFacts, options: KubernetesOptions) -> Json:
 
 
 def _coordinator(facts: JobFacts, options: KubernetesOptions) -> Json:
-    command = [facts.role.entrypoint, "-m", COORDINATOR_MODULE]
-    for flag in ("--run", "--attempt"):
-        if (value := facts.argument(flag)) is not None:
-            command += [flag, value]
-    command += ["--nodes", str(facts.nodes), "--linger", "--host", "0.0.0.0", "--port", str(options.coordinator_port)]
+    command = [facts.role.entrypoint, "-m", COORDINATOR_MODULE, *facts.job.coordinator(port=options.coordinator_port)]
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

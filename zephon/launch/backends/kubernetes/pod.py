@@ -23,21 +23,21 @@ Json = dict[str, Any]
 def labels(facts: JobFacts, *, role: str | None = None) -> dict[str, str]:
     found = {
         MANAGED_BY: "zephon",
-        RUN: label_value(facts.run),
-        ATTEMPT: label_value(facts.attempt),
-        SPEC: label_value(facts.spec_sha256[:16]),
+        RUN: label_value(facts.job.spec.name),
+        ATTEMPT: label_value(str(facts.job.attempt)),
+        SPEC: label_value(facts.job.spec.sha256()[:16]),
     }
     return found if role is None else {**found, ROLE: role}
 
 
 def selector(facts: JobFacts, *, role: str | None = None) -> dict[str, str]:
     """The labels that name one attempt's pods and no other's."""
-    found = {RUN: label_value(facts.run), ATTEMPT: label_value(facts.attempt)}
+    found = {RUN: label_value(facts.job.spec.name), ATTEMPT: label_value(str(facts.job.attempt))}
     return found if role is None else {**found, ROLE: role}
 
 
 def grace_s(facts: JobFacts, options: KubernetesOptions) -> int:
-    return options.grace_s if options.grace_s is not None else math.ceil(facts.drain_s) + MARGIN_S
+    return options.grace_s if options.grace_s is not None else math.ceil(facts.job.spec.elastic.drain_s) + MARGIN_S
 
 
 def node_template(facts: JobFacts, options: KubernetesOptions) -> Json:
@@ -123,7 +123,7 @@ def _template(facts: JobFacts, options: KubernetesOptions, *, role: str, contain
     if options.priority_class is not None:
         spec["priorityClassName"] = options.priority_class
     return {
-        "metadata": {"labels": labels(facts, role=role), "annotations": {SPEC_SHA256: facts.spec_sha256}},
+        "metadata": {"labels": labels(facts, role=role), "annotations": {SPEC_SHA256: facts.job.spec.sha256()}},
         "spec": spec,
     }
 

@@ -30,7 +30,7 @@ from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Schedule
 from torchx.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, Role, RoleStatus, runopts
 
 from zephon.errors import ConfigError, ZephonError, nearest
-from zephon.launch.appdef import ROLE
+from zephon.launch.appdef import ROLE, job_of
 from zephon.launch.backends.local.request import LocalRequest, gpus_of_node
 from zephon.run.attempt import index_dir, place
 from zephon.run.directory import RunDir
@@ -73,22 +73,17 @@ class LocalScheduler(Scheduler[LocalOpts]):  # type: ignore[misc]
 
     def _submit_dryrun(self, app: AppDef, cfg: LocalOpts) -> AppDryRunInfo[LocalRequest, LocalOpts]:
         opts = cfg if isinstance(cfg, LocalOpts) else LocalOpts.from_cfg(cfg)
-        role = app.get_role(ROLE)
-        args = (
-            [str(arg) for arg in role.args[2:]] if role.args[:2] == ["-m", "zephon.agent"] else [str(arg) for arg in role.args]
-        )
-        attempt = int(app.metadata["zephon.attempt"])
-        on_cpu = json.loads(app.metadata["zephon.spec"])["trainer"]["device"] == "cpu"
-        gpus = [] if on_cpu else _gpus(opts.gpus)
-        gpus_of_node(gpus, role.num_replicas - 1, int(args[args.index("--procs") + 1]))
+        job, role = job_of(app), app.get_role(ROLE)
+        gpus = [] if job.spec.trainer.device == "cpu" else _gpus(opts.gpus)
+        gpus_of_node(gpus, job.spec.nodes - 1, job.spec.elastic.procs_per_node)
         request = LocalRequest(
-            app_id=_app_id(app.name, attempt, app.metadata["zephon.run"]),
-            run=app.metadata["zephon.run"],
-            attempt=attempt,
-            nodes=role.num_replicas,
-            args=args,
+            app_id=_app_id(app.name, job.attempt, job.run),
+            run=job.run,
+            attempt=job.attempt,
+            nodes=job.spec.nodes,
+            args=job.agent(),
             env={key: str(value) for key, value in role.env.items() if key.startswith(("ZEPHON_", "TORCH_", "PYTHON"))},
-            worker=args[args.index("--worker") + 1] if "--worker" in args else "zephon.train",
+            worker=job.worker,
             cwd=opts.cwd or os.getcwd(),
             gpus=gpus,
             lease=opts.lease,
