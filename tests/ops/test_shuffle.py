@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,9 +14,10 @@ from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
 from zephon.errors import ConfigError
 from zephon.ops.block import Block, Part, identity
 from zephon.ops.op import LaneContext
-from zephon.ops.shuffle import ALGORITHMS, Shuffle
+from zephon.ops.shuffle import Algorithm, Shuffle
 
 CONTEXT = LaneContext(3, 1)
+ALGORITHMS = get_args(Algorithm)
 
 
 def block(first: int, n: int) -> Block:

@@ -12,15 +12,16 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from zephon.errors import ConfigError
 from zephon.ops.block import Block, concatenate
 from zephon.ops.op import Accumulator, AccumulatorOp, Counting, LaneContext
+from zephon.spec.fields import Positive
 
-WEIGHT_BY = ("auto", "tokens", "samples")
+WeightBy = Literal["auto", "tokens", "samples"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,8 +30,8 @@ class EnsureMixture(AccumulatorOp):
 
     name: ClassVar[str] = "ensure_mixture"
 
-    max_buffer_size: int | None = 1000
-    weight_by: str = "auto"
+    max_buffer_size: Positive | None = 1000
+    weight_by: WeightBy = "auto"
     warn_tolerance: float | None = None
     mixture: Mapping[str, float] | None = None
 
@@ -43,20 +44,6 @@ class EnsureMixture(AccumulatorOp):
 
     def _weights(self) -> Mapping[str, float]:
         return getattr(self.mixture, "weights", self.mixture) or {}
-
-    def check(self) -> None:
-        if self.weight_by not in WEIGHT_BY:
-            raise ConfigError(
-                f"ensure_mixture(weight_by={self.weight_by!r}) is not known",
-                follows="shares would have no unit",
-                remedy="use 'tokens', 'samples', or 'auto' for tokens where there are any",
-            )
-        if self.max_buffer_size is not None and self.max_buffer_size < 1:
-            raise ConfigError(
-                f"ensure_mixture(max_buffer_size={self.max_buffer_size})",
-                follows="nothing could wait",
-                remedy="use at least 1, or None to leave out what is too much",
-            )
 
     def check_source(self, names: Sequence[str], weights: Sequence[Fraction] | None) -> None:
         """Raises ConfigError when there is no target, or it names other datasets."""

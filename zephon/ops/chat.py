@@ -18,24 +18,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from zephon.errors import ConfigError, nearest
+from zephon.errors import ConfigError
 from zephon.ops.fields import bad_document, column_of, with_fields
 from zephon.ops.op import StageOp, free
 from zephon.ops.spans import Piece, Unrenderable
-from zephon.ops.tokenize import REMEDY, missing
+from zephon.ops.tokenize import REMEDY, MissingField, missing
 from zephon.ops.tokenizers import Tokenizer
-from zephon.ops.transform import check_on_error
+from zephon.spec.fields import OnError, Positive
 from zephon.types import Column, Columns, Ragged, Stage
 
 if TYPE_CHECKING:
     from zephon.ops.template import Renderer
 
-SOURCES = ("auto", "generation_tags", "prefix_difference")
-SCOPES = ("all_assistant", "last_span", "after_last_user")
+SpanSource = Literal["auto", "generation_tags", "prefix_difference"]
+LossScope = Literal["all_assistant", "last_span", "after_last_user"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,16 +48,16 @@ class TokenizeChat(StageOp):
     field: str = "messages"
     chat_template: str | None = None
     apply_chat_template: bool = True
-    span_source: str = "auto"
-    loss_scope: str | None = None
+    span_source: SpanSource = "auto"
+    loss_scope: LossScope | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools_field: str | None = "tools"
-    max_length: int | None = None
+    max_length: Positive | None = None
     mask_field_out: str = "loss_mask"
-    missing_field: str = "error"
+    missing_field: MissingField = "error"
     preserve_upstream_payload: bool = False
-    on_error: str | None = None
-    parallelism: int | None = free()
+    on_error: OnError | None = None
+    parallelism: Positive | None = free()
 
     def describe(self) -> dict[str, Any]:
         own = super().describe()
@@ -71,18 +71,7 @@ class TokenizeChat(StageOp):
         return self.chat_template or self.tokenizer.chat_template
 
     def check(self) -> None:
-        check_on_error(self.name, self.on_error)
-        for name, value, choices in (
-            ("span_source", self.span_source, SOURCES),
-            ("loss_scope", self.loss_scope or SCOPES[0], SCOPES),
-            ("missing_field", self.missing_field, ("error", "skip")),
-        ):
-            if value not in choices:
-                raise ConfigError(
-                    f"tokenize_chat({name}={value!r}) is not known",
-                    follows="it would be undefined what the model learns",
-                    remedy=nearest(value, choices),
-                )
+        super().check()
         if self.max_length is not None and self.max_length < 2:
             raise ConfigError(f"max_length={self.max_length}", follows="no text would be left", remedy="use at least 2")
         if self.apply_chat_template:
@@ -154,7 +143,7 @@ class TokenizeChat(StageOp):
             raise bad_document(columns, i, f"the chat template cannot take these messages: {error}", REMEDY) from error
 
     def _scoped(self, pieces: list[Piece], chat: Any) -> list[Piece]:
-        scope = self.loss_scope or SCOPES[0]
+        scope = self.loss_scope or "all_assistant"
         if scope == "all_assistant":
             return pieces
         spans = _spans(pieces)

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Protocol
 
 from zephon.io.dataset import Dataset
 from zephon.ops.block import Block, addresses_of
+from zephon.spec import fields
+from zephon.spec.fields import OnError
 from zephon.types import Columns, Dropped, IntArray, Stage
 
 
@@ -29,7 +31,11 @@ class Op:
         return {"op": self.name, **own}
 
     def check(self) -> None:
-        """Raises ConfigError for what can be known to be wrong before any data is read."""
+        """Raises ConfigError for what can be known to be wrong before any data is read.
+
+        The base compares each field with its annotation, see `zephon.spec.fields`; an op adds what several fields say together.
+        """
+        fields.check(self, self.name)
 
 
 def free(default: Any = None) -> Any:
@@ -41,7 +47,7 @@ class StageOp(Op):
     """An op that runs on workers; behind an accumulator, in the lane's thread."""
 
     packed: ClassVar[bool] = False  # whether it can also be run on packed rows, with `on_rows`
-    on_error: str | None = None
+    on_error: OnError | None = None
 
     def stage(self) -> Stage:
         raise NotImplementedError

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from zephon.errors import ConfigError, DataError, nearest
+from zephon.errors import ConfigError, DataError
 from zephon.ops.block import Block
 from zephon.ops.functions import identity_of
 from zephon.ops.op import Accumulator, AccumulatorOp, LaneContext, free
@@ -19,11 +19,12 @@ from zephon.ops.packing.gate import Gate
 from zephon.ops.packing.pool import Pool
 from zephon.ops.packing.wrap import Wrap
 from zephon.ops.records import payloads
+from zephon.spec.fields import Packing, Positive
 from zephon.types import IntArray, Ragged
 
-ALGORITHMS = ("first_fit", "best_fit", "wrap", "best_fit_wrap")
 WHOLE = ("first_fit", "best_fit")
-HOMOGENEITY = ("none", "group", "full")
+Homogeneity = Literal["none", "group", "full"]
+Groups = Mapping[str, str | Sequence[str]]
 BINS = 64
 
 
@@ -31,15 +32,15 @@ BINS = 64
 class Pack(AccumulatorOp):
     """What both have in common. See `Pipeline.pack_flat` for the parameters."""
 
-    max_length: int
-    algorithm: str = "first_fit"
-    num_bins: int | None = None
-    max_sequences_per_bin: int | None = None
+    max_length: Positive
+    algorithm: Packing = "first_fit"
+    num_bins: Positive | None = None
+    max_sequences_per_bin: Positive | None = None
     drop_oversized: bool | None = None
-    min_sequence_length: int = 1
-    homogeneity: str = "none"
-    groups: Mapping[str, Any] | None = None
-    parallelism: int | None = free()
+    min_sequence_length: Positive = 1
+    homogeneity: Homogeneity = "none"
+    groups: Groups | None = None
+    parallelism: Positive | None = free()
 
     @property
     def reorders(self) -> bool:  # type: ignore[override]
@@ -62,14 +63,7 @@ class Pack(AccumulatorOp):
         return own
 
     def check(self) -> None:
-        self._choose("algorithm", ALGORITHMS)
-        self._choose("homogeneity", HOMOGENEITY)
-        least = 2 if self.name == "pack_flat" else 1
-        self._at_least("max_length", least, "a row would have no token to predict")
-        self._at_least("min_sequence_length", 1, "documents without a token would be packed")
-        for name in ("num_bins", "max_sequences_per_bin"):
-            if getattr(self, name) is not None:
-                self._at_least(name, 1, "no document could be packed")
+        super().check()
         if self.algorithm == "wrap" and self.max_sequences_per_bin is not None:
             raise ConfigError(
                 f"max_sequences_per_bin={self.max_sequences_per_bin} with algorithm='wrap'",
@@ -129,20 +123,6 @@ class Pack(AccumulatorOp):
         best = self.algorithm == "best_fit"
         return Bins(self.max_length, count, self.max_sequences_per_bin, self.min_sequence_length, best=best)
 
-    def _choose(self, name: str, choices: Sequence[str]) -> None:
-        value = getattr(self, name)
-        if value not in choices:
-            raise ConfigError(
-                f"{self.name}({name}={value!r}) is not known",
-                follows="documents could not be packed",
-                remedy=nearest(str(value), choices),
-            )
-
-    def _at_least(self, name: str, least: int, follows: str) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int) or value < least:
-            raise ConfigError(f"{self.name}({name}={value!r})", follows=follows, remedy=f"use at least {least}")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackFlat(Pack):
@@ -152,6 +132,15 @@ class PackFlat(Pack):
 
     pad_token_id: int | None = None
     emit_positions: bool = True
+
+    def check(self) -> None:
+        super().check()
+        if self.max_length < 2:
+            raise ConfigError(
+                f"pack_flat(max_length={self.max_length}) is below 2",
+                follows="a row would have no token to predict",
+                remedy="give at least 2",
+            )
 
     def open(self, context: LaneContext) -> Accumulator:
         pad = self.pad_token_id or 0

@@ -15,7 +15,6 @@ import numpy as np
 from zephon.errors import ConfigError, DataError, address_of, nearest
 from zephon.types import Chunk, Columns, Dropped, IntArray, Stage
 
-CHOICES = ("raise", "quarantine")
 Known = Sequence[tuple[int, int]]
 
 

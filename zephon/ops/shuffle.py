@@ -8,16 +8,16 @@ block_warmup   as block, with the first blocks of an interval smaller, so that t
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from zephon.errors import ConfigError, nearest
 from zephon.ops.block import Block, concatenate
 from zephon.ops.op import Accumulator, AccumulatorOp, LaneContext
 from zephon.seeds import below, derive, permutation
+from zephon.spec.fields import Positive
 
-ALGORITHMS = ("streaming", "block", "block_warmup")
+Algorithm = Literal["streaming", "block", "block_warmup"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,23 +27,9 @@ class Shuffle(AccumulatorOp):
     name: ClassVar[str] = "shuffle"
     joins: ClassVar[bool] = True
 
-    buffer_size: int = 8192
+    buffer_size: Positive = 8192
     seed: int = 0
-    algorithm: str = "streaming"
-
-    def check(self) -> None:
-        if self.buffer_size < 1:
-            raise ConfigError(
-                f"shuffle(buffer_size={self.buffer_size})",
-                follows="nothing could be held",
-                remedy="use at least 1, or leave it out",
-            )
-        if self.algorithm not in ALGORITHMS:
-            raise ConfigError(
-                f"shuffle(algorithm={self.algorithm!r}) is not known",
-                follows="the order would be undefined",
-                remedy=nearest(self.algorithm, ALGORITHMS),
-            )
+    algorithm: Algorithm = "streaming"
 
     def open(self, context: LaneContext) -> Accumulator:
         key = derive(self.seed, "shuffle", context.lane)

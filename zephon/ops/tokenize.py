@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from zephon.errors import ConfigError, DataError, nearest
+from zephon.errors import ConfigError, DataError
 from zephon.ops.fields import bad_document, column_of, with_fields
 from zephon.ops.op import StageOp, free
 from zephon.ops.tokenizers import Tokenizer
-from zephon.ops.transform import check_on_error
+from zephon.spec.fields import OnError, Positive, SpecialTokens
 from zephon.types import Array, Column, Columns, IntArray, Ragged, Stage
 
 REMEDY = "name the right field, mend the document, or use missing_field='skip' or on_error='quarantine'"
+MissingField = Literal["error", "skip"]
 SPECIAL = {"bos_eos": (True, True), "bos": (True, False), "eos": (False, True), "none": (False, False)}
 
 
@@ -26,18 +27,18 @@ class Tokenize(StageOp):
 
     tokenizer: Tokenizer
     field: str = "text"
-    missing_field: str = "error"
-    max_length: int | None = None
+    missing_field: MissingField = "error"
+    max_length: Positive | None = None
     padding: bool = False
     truncation: bool = False
     split_long_samples: bool = False
     add_attention_mask: bool = True
-    special_tokens: str = "bos_eos"
+    special_tokens: SpecialTokens = "bos_eos"
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     preserve_upstream_payload: bool = False
-    on_error: str | None = None
-    parallelism: int | None = free()
+    on_error: OnError | None = None
+    parallelism: Positive | None = free()
 
     def describe(self) -> dict[str, Any]:
         own = StageOp.describe(self)
@@ -59,19 +60,7 @@ class Tokenize(StageOp):
         return SPECIAL[self.special_tokens]
 
     def check(self) -> None:
-        check_on_error(self.name, self.on_error)
-        if self.special_tokens not in (*SPECIAL, "tokenizer_default"):
-            raise ConfigError(
-                f"special_tokens={self.special_tokens!r} is not known",
-                follows="documents would be joined in an undefined way",
-                remedy=nearest(self.special_tokens, (*SPECIAL, "tokenizer_default")),
-            )
-        if self.missing_field not in ("error", "skip"):
-            raise ConfigError(
-                f"missing_field={self.missing_field!r} is not known",
-                follows="a document without the field would have no rule",
-                remedy="use 'error', or 'skip' to leave such documents out and count them",
-            )
+        super().check()
         for wanted, token, word in zip(self._wants, (self.bos, self.eos), ("bos", "eos"), strict=True):
             if wanted and token is None:
                 raise ConfigError(

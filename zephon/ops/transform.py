@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from zephon.errors import ConfigError, DataError, nearest
+from zephon.errors import ConfigError, DataError
 from zephon.ops.block import Block, concatenate_made
 from zephon.ops.fields import bad_document, column_of, lift_tokens, mark, put, with_fields
 from zephon.ops.functions import identity_of
 from zephon.ops.op import Accumulator, AccumulatorOp, Counting, LaneContext, StageOp, free
-from zephon.ops.quarantine import CHOICES
 from zephon.ops.records import SampleRecord, block_of, is_packed, metas, payloads, rows_of
+from zephon.spec.fields import OnError, Positive
 from zephon.types import Columns, Ragged, Stage
 
-ERRORS = ("strict", "replace", "ignore", "surrogateescape", "backslashreplace")
+DecodeErrors = Literal["strict", "replace", "ignore", "surrogateescape", "backslashreplace"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,26 +29,20 @@ class DecodeText(StageOp):
 
     fields: tuple[str, ...] = ("text",)
     encoding: str = "utf-8"
-    errors: str = "strict"
+    errors: DecodeErrors = "strict"
     normalize_newlines: bool = True
     lowercase: bool = False
-    on_error: str | None = None
-    parallelism: int | None = free()
+    on_error: OnError | None = None
+    parallelism: Positive | None = free()
 
     def check(self) -> None:
-        check_on_error(self.name, self.on_error)
+        super().check()
         try:
             "".encode(self.encoding)
         except LookupError as error:
             raise ConfigError(
                 f"encoding={self.encoding!r} is not known", follows="no text could be decoded", remedy="use 'utf-8'"
             ) from error
-        if self.errors not in ERRORS:
-            raise ConfigError(
-                f"errors={self.errors!r} is not known",
-                follows="broken bytes would have no rule",
-                remedy=nearest(self.errors, ERRORS),
-            )
         if not self.fields or isinstance(self.fields, str):
             raise ConfigError(f"fields={self.fields!r}", follows="nothing would be decoded", remedy='use fields=("text",)')
 
@@ -98,9 +92,9 @@ class MapTransform(StageOp):
 
     fn: Callable[[dict[str, Any]], dict[str, Any] | None]
     drop_none: bool = True
-    on_error: str | None = None
+    on_error: OnError | None = None
     version: str | None = None
-    parallelism: int | None = free()
+    parallelism: Positive | None = free()
 
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
@@ -110,7 +104,7 @@ class MapTransform(StageOp):
         return {"op": self.name, "fn": self._identity, "drop_none": self.drop_none, "on_error": self.on_error}
 
     def check(self) -> None:
-        check_on_error(self.name, self.on_error)
+        super().check()
         self.describe()
 
     def stage(self) -> Stage:
@@ -173,7 +167,7 @@ class StatefulTransform(AccumulatorOp):
     should_flush: Callable[[Any], bool] | None = None
     transform: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None
     version: str | None = None
-    parallelism: int | None = free(1)
+    parallelism: Positive | None = free(1)
 
     @functools.cached_property
     def _identities(self) -> dict[str, Any]:
@@ -187,6 +181,7 @@ class StatefulTransform(AccumulatorOp):
         return {"op": self.name, "label": self.label, **self._identities}
 
     def check(self) -> None:
+        super().check()
         self.describe()
 
     def open(self, context: LaneContext) -> Accumulator:
@@ -245,12 +240,3 @@ class _Stateful(Counting):
             return None
         chosen = origins.take(np.array(rows, np.int64))
         return rows_of(made, chosen) if is_packed(chosen) else block_of(made, chosen, self._context.datasets)
-
-
-def check_on_error(name: str, value: str | None) -> None:
-    if value is not None and value not in CHOICES:
-        raise ConfigError(
-            f"{name}(on_error={value!r}) is not known",
-            follows="a document that fails would have no rule",
-            remedy="use 'raise' or 'quarantine', or leave it out to follow options(on_error=...)",
-        )

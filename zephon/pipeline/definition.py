@@ -23,12 +23,13 @@ from zephon.ops.late import Late
 from zephon.ops.op import AccumulatorOp, Op, StageOp
 from zephon.ops.pack import Pack, PackFlat, PackSequences
 from zephon.ops.quarantine import Guard, guard_for
-from zephon.ops.shuffle import Shuffle
+from zephon.ops.shuffle import Algorithm, Shuffle
 from zephon.ops.tokenize import Tokenize
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
 from zephon.ops.transform import DecodeText, MapTransform, StatefulTransform
 from zephon.pipeline.options import Options
 from zephon.pipeline.order import check_order
+from zephon.spec.fields import check_names
 from zephon.work import WorkSource
 from zephon.work.tokens import Counts
 from zephon.world import World
@@ -186,7 +187,7 @@ class Chain:
         """
         return self._add(_op(PackSequences, max_length=max_length, **options))
 
-    def shuffle(self, buffer_size: int = 8192, *, seed: int = 0, algorithm: str = "streaming") -> Self:
+    def shuffle(self, buffer_size: int = 8192, *, seed: int = 0, algorithm: Algorithm = "streaming") -> Self:
         """Mixes the order of what passes, per lane, within each flush interval."""
         return self._add(Shuffle(buffer_size=buffer_size, seed=seed, algorithm=algorithm))
 
@@ -396,12 +397,7 @@ class Chain:
 
 
 def _op(kind: type[Op], **options: Any) -> Op:
-    known = [field.name for field in dataclasses.fields(kind)]
-    for name in options:
-        if name not in known:
-            raise ConfigError(
-                f"{kind.name} has no option {name!r}", follows="it would have no effect", remedy=nearest(name, known)
-            )
+    check_names(options, [field.name for field in dataclasses.fields(kind)], kind.name)
     return kind(**options)
 
 

@@ -4,64 +4,57 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from zephon.errors import ConfigError, nearest
+from zephon.errors import ConfigError
 from zephon.io.cache import CacheOptions
+from zephon.spec.fields import (
+    LanesAllow,
+    NotNegative,
+    OnError,
+    Positive,
+    RunnerName,
+    check,
+    check_names,
+    check_value,
+    rule_of,
+)
 
-RUNNERS = ("threads", "process", "inline")
+AutoValidation = Literal["strict", "warn", "off"]
+MappingStrategy = Literal["contiguous"]
+IoOptions = Mapping[str, Mapping[str, bool | int | str | None]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """See `Pipeline.options`."""
 
-    runner: str = "threads"
-    max_workers: int | None = None
+    runner: RunnerName = "threads"
+    max_workers: NotNegative | None = None
     deterministic: bool = True
     isolated: bool = False
-    prefetch_batches: int = 8
-    prefetch_bytes: int = 256 << 20
-    flush_every_k_chunks: int | None = None
-    io_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    dp_degree: int = 1
-    dp_group_id: int = 0
-    world_size: int = 1
-    global_rank: int = 0
-    canonical_replicas: int | None = None
-    global_batch_size: int | None = None
-    lanes_allow: str = "whole"
-    mapping_strategy: str = "contiguous"
+    prefetch_batches: NotNegative = 8
+    prefetch_bytes: Positive = 256 << 20
+    flush_every_k_chunks: NotNegative | None = None
+    io_options: IoOptions = dataclasses.field(default_factory=dict)
+    dp_degree: Positive = 1
+    dp_group_id: NotNegative = 0
+    world_size: Positive = 1
+    global_rank: NotNegative = 0
+    canonical_replicas: Positive | None = None
+    global_batch_size: Positive | None = None
+    lanes_allow: LanesAllow = "whole"
+    mapping_strategy: MappingStrategy = "contiguous"
     run_id: str | None = None
-    auto_validation: str = "off"
-    on_error: str | Mapping[str, str] = "raise"
-    quarantine_budget: int = 100
+    auto_validation: AutoValidation = "off"
+    on_error: OnError | Mapping[str, OnError] = "raise"
+    quarantine_budget: NotNegative = 100
 
     def __post_init__(self) -> None:
-        _choose("runner", self.runner, RUNNERS)
-        _choose("lanes_allow", self.lanes_allow, ("whole", "shared", "uneven"))
-        _choose("mapping_strategy", self.mapping_strategy, ("contiguous",))
-        _choose("auto_validation", self.auto_validation, ("strict", "warn", "off"))
+        check(self, "options")
         CacheOptions.of(self.io_options)
-        for choice in [self.on_error] if isinstance(self.on_error, str) else self.on_error.values():
-            _choose("on_error", choice, ("raise", "quarantine"))
-        for name, least in (
-            ("quarantine_budget", 0),
-            ("dp_degree", 1),
-            ("dp_group_id", 0),
-            ("prefetch_batches", 0),
-            ("prefetch_bytes", 1),
-            ("world_size", 1),
-        ):
-            _at_least(name, getattr(self, name), least)
-        for name, least in (
-            ("max_workers", 0),
-            ("flush_every_k_chunks", 0),
-            ("canonical_replicas", 1),
-            ("global_batch_size", 1),
-        ):
-            if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), least)
+        for choice in self.on_error.values() if isinstance(self.on_error, Mapping) else [self.on_error]:
+            check_value("on_error", choice, rule_of(OnError), "options")
         if not self.deterministic:
             raise ConfigError(
                 "deterministic=False",
@@ -77,24 +70,5 @@ class Options:
 
     def updated(self, changes: Mapping[str, Any]) -> Options:
         """With some options changed. Raises ConfigError for an unknown name."""
-        known = [field.name for field in dataclasses.fields(self)]
-        for name in changes:
-            if name not in known:
-                raise ConfigError(
-                    f"option {name!r} is not known", follows="it would have no effect", remedy=nearest(name, known)
-                )
+        check_names(changes, [field.name for field in dataclasses.fields(self)], "options")
         return dataclasses.replace(self, **changes)
-
-
-def _choose(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(
-            f"{name}={value!r} is not one of {', '.join(choices)}",
-            follows="nothing could run",
-            remedy=nearest(str(value), choices),
-        )
-
-
-def _at_least(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name}={value!r}", follows="nothing could run", remedy=f"give a whole number of at least {least}")

@@ -5,8 +5,8 @@
     free      performance and placement: never in the fingerprint
 
 A field's kind stands beside its default, so that a new field must say what it is. A *late* field came after the first runs:
-its default is what they did, must never change, and is not said where nothing else is said (``fields_of``, ``canonical_json``),
-so that older contracts, checkpoints, records and hashes stand. ``RunSpec.from_dict`` rejects unknown
+its default is what those runs did and must never change, and ``fields_of`` and ``canonical_json`` leave it out where it has
+its default, so that older contracts, checkpoints, records and hashes stay valid. ``RunSpec.from_dict`` rejects unknown
 keys and wrong types with the full dotted name; ``canonical_json`` has sorted keys and no floats that print differently.
 """
 
@@ -18,62 +18,51 @@ import json
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from zephon.errors import ConfigError, nearest
+from zephon.spec.fields import (
+    AtLeast,
+    LanesAllow,
+    NotNegative,
+    OnError,
+    Packing,
+    Positive,
+    RunnerName,
+    SpecialTokens,
+    check,
+)
 
 Kind = Literal["pinned", "guarded", "free"]
 
 
-def _field(kind: Kind, default: Any, choices: tuple[str, ...] | None, ge: float | None, late: bool) -> Any:
-    metadata = {"kind": kind, "choices": choices, "ge": ge, "late": late}
+def _field(kind: Kind, default: Any, late: bool) -> Any:
+    metadata = {"kind": kind, "late": late}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
-    if default is dataclasses.MISSING:
-        return dataclasses.field(metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def pinned(
-    default: Any = dataclasses.MISSING, *, choices: tuple[str, ...] | None = None, ge: float | None = None, late: bool = False
-) -> Any:
+def pinned(default: Any = dataclasses.MISSING, *, late: bool = False) -> Any:
     """A field that defines the data stream."""
-    return _field("pinned", default, choices, ge, late)
+    return _field("pinned", default, late)
 
 
-def guarded(
-    default: Any = dataclasses.MISSING, *, choices: tuple[str, ...] | None = None, ge: float | None = None, late: bool = False
-) -> Any:
+def guarded(default: Any = dataclasses.MISSING, *, late: bool = False) -> Any:
     """A field that defines the model or its optimization."""
-    return _field("guarded", default, choices, ge, late)
+    return _field("guarded", default, late)
 
 
-def free(
-    default: Any = dataclasses.MISSING, *, choices: tuple[str, ...] | None = None, ge: float | None = None, late: bool = False
-) -> Any:
+def free(default: Any = dataclasses.MISSING, *, late: bool = False) -> Any:
     """A performance or placement setting."""
-    return _field("free", default, choices, ge, late)
+    return _field("free", default, late)
 
 
 class Spec:
-    """Base of the spec dataclasses: checks choices and lower bounds once, at construction."""
+    """Base of the spec dataclasses: their values are checked against their annotations once, when they are made."""
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            choices, ge = field.metadata.get("choices"), field.metadata.get("ge")
-            if choices is not None and value is not None and value not in choices:
-                raise ConfigError(
-                    f"{field.name}={value!r} is not one of {', '.join(map(repr, choices))}",
-                    follows="the run could not be built",
-                    remedy=nearest(str(value), choices),
-                )
-            if ge is not None and value is not None and value < ge:
-                raise ConfigError(
-                    f"{field.name}={value!r} is below {ge}",
-                    follows="the run could not be built",
-                    remedy=f"give a value of at least {ge}",
-                )
+        check(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, at: str = "") -> Self:
@@ -93,9 +82,6 @@ class Spec:
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()
 
 
-ON_ERROR = ("raise", "quarantine")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetSpec(Spec):
     """``on_error``: what a document does that cannot be used; None follows ``data.on_error``."""
@@ -104,7 +90,7 @@ class DatasetSpec(Spec):
     format: str | None = pinned(None)
     field: str = pinned("text")
     weight: float = pinned(1.0)
-    on_error: str | None = pinned(None, choices=ON_ERROR, late=True)
+    on_error: OnError | None = pinned(None, late=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,50 +99,50 @@ class DataSpec(Spec):
 
     datasets: dict[str, DatasetSpec] = pinned()
     seed: int = pinned(0)
-    chunk_bytes: int = pinned(262144, ge=1024)
+    chunk_bytes: Annotated[int, AtLeast(1024)] = pinned(262144)
     shuffle_chunks: bool = pinned(True)
     shuffle_documents: bool = pinned(True)
-    exhausted: str = pinned("repeat", choices=("repeat", "stop", "redistribute"))
+    exhausted: Literal["repeat", "stop", "redistribute"] = pinned("repeat")
     tokens_per_byte: dict[str, float] | None = pinned(None)
-    on_error: str = pinned("raise", choices=ON_ERROR, late=True)
-    quarantine_budget: int = free(100, ge=0, late=True)
+    on_error: OnError = pinned("raise", late=True)
+    quarantine_budget: NotNegative = free(100, late=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerSpec(Spec):
     id: str = pinned("gpt2")
-    special_tokens: str = pinned("eos", choices=("bos_eos", "bos", "eos", "none", "tokenizer_default"))
+    special_tokens: SpecialTokens = pinned("eos")
     backend: str = free("auto")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PipelineSpec(Spec):
-    context_length: int = pinned(ge=2)
-    packing: str = pinned("wrap", choices=("wrap", "first_fit", "best_fit", "best_fit_wrap"))
-    shuffle_buffer: int = pinned(1024, ge=0)
+    context_length: Annotated[int, AtLeast(2)] = pinned()
+    packing: Packing = pinned("wrap")
+    shuffle_buffer: NotNegative = pinned(1024)
     shuffle_seed: int = pinned(0)
-    flush_every_k_chunks: int = pinned(8, ge=0)
+    flush_every_k_chunks: NotNegative = pinned(8)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanesSpec(Spec):
-    count: int = pinned(8, ge=1)
-    allow: str = free("whole", choices=("whole", "shared", "uneven"))
+    count: Positive = pinned(8)
+    allow: LanesAllow = free("whole")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoaderSpec(Spec):
-    runner: str = free("threads", choices=("threads", "process", "inline"))
-    workers: int | None = free(None, ge=0)
-    prefetch_batches: int = free(4, ge=0)
+    runner: RunnerName = free("threads")
+    workers: NotNegative | None = free(None)
+    prefetch_batches: NotNegative = free(4)
     isolated: bool = free(False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSpec(Spec):
-    dim: int = guarded(128, ge=1)
-    layers: int = guarded(4, ge=1)
-    heads: int = guarded(4, ge=1)
+    dim: Positive = guarded(128)
+    layers: Positive = guarded(4)
+    heads: Positive = guarded(4)
     kv_heads: int | None = guarded(None)
     hidden_dim: int | None = guarded(None)
     vocab_size: int | None = guarded(None)
@@ -173,22 +159,22 @@ class OptimizerSpec(Spec):
     eps: float = guarded(1e-8)
     weight_decay: float = guarded(0.1)
     clip: float | None = guarded(1.0)
-    schedule: str = guarded("cosine", choices=("constant", "cosine", "linear", "wsd"))
-    warmup_steps: int = guarded(10, ge=0)
-    warmup_tokens: int | None = guarded(None, ge=1)
+    schedule: Literal["constant", "cosine", "linear", "wsd"] = guarded("cosine")
+    warmup_steps: NotNegative = guarded(10)
+    warmup_tokens: Positive | None = guarded(None)
     decay_steps: int | None = guarded(None)
-    decay_tokens: int | None = guarded(None, ge=1)
+    decay_tokens: Positive | None = guarded(None)
     min_lr_ratio: float = guarded(0.1)
     z_loss: float = guarded(0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointSpec(Spec):
-    every: int = free(50, ge=1)
-    keep_last: int = free(3, ge=1)
+    every: Positive = free(50)
+    keep_last: Positive = free(3)
     keep_every: int | None = free(None)
     background: bool = free(True)
-    resume: str = free("latest", choices=("latest", "last_good"))
+    resume: Literal["latest", "last_good"] = free("latest")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,24 +188,24 @@ class EvalDatasetSpec(Spec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainerSpec(Spec):
-    steps: int = guarded(ge=1)
+    steps: Positive = guarded()
     seed: int = guarded(0)
-    microbatch_size: int = free(8, ge=1)
-    device: str = free("auto", choices=("auto", "cpu", "cuda"))
-    parallel: str = free("ddp", choices=("ddp", "fsdp", "hsdp"))
-    tensor_parallel: int = free(1, ge=1)
-    precision: str = guarded("float32", choices=("float32", "bfloat16"))
-    reduction: str = guarded("default", choices=("default", "canonical"))
-    canonical_block: int | None = guarded(None, ge=1)
+    microbatch_size: Positive = free(8)
+    device: Literal["auto", "cpu", "cuda"] = free("auto")
+    parallel: Literal["ddp", "fsdp", "hsdp"] = free("ddp")
+    tensor_parallel: Positive = free(1)
+    precision: Literal["float32", "bfloat16"] = guarded("float32")
+    reduction: Literal["default", "canonical"] = guarded("default")
+    canonical_block: Positive | None = guarded(None)
     activation_checkpointing: bool = free(False)
     compile: bool = free(False)
     torch_threads: int | None = free(None)
-    nonfinite: str = guarded("stop", choices=("stop", "skip", "rollback"))
-    spike: float | None = guarded(None, ge=1.0)
-    eval_every: int | None = free(None, ge=1)
+    nonfinite: Literal["stop", "skip", "rollback"] = guarded("stop")
+    spike: Annotated[float, AtLeast(1.0)] | None = guarded(None)
+    eval_every: Positive | None = free(None)
     eval_data: dict[str, EvalDatasetSpec] | None = free(None)
     eval_tokens: int = free(65536)
-    log_every: int = free(1, ge=1)
+    log_every: Positive = free(1)
     tensorboard: bool = free(True)
     wandb: str | None = free(None)
     mlflow: str | None = free(None)
@@ -228,11 +214,11 @@ class TrainerSpec(Spec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ElasticSpec(Spec):
-    nodes_min: int = free(1, ge=1)
-    nodes_max: int = free(8, ge=1)
-    procs_per_node: int = free(1, ge=1)
+    nodes_min: Positive = free(1)
+    nodes_max: Positive = free(8)
+    procs_per_node: Positive = free(1)
     drain_s: float = free(60.0)
-    failure_budget: int = free(3, ge=0)
+    failure_budget: NotNegative = free(3)
     join_timeout_s: float = free(300.0)
     heartbeat_s: float = free(5.0)
     stall_s: float = free(120.0)
@@ -276,8 +262,8 @@ class RunSpec(Spec):
 
     name: str = free()
     runs: str = free("runs")
-    nodes: int = free(1, ge=1)
-    global_batch_size: int = pinned(ge=1)
+    nodes: Positive = free(1)
+    global_batch_size: Positive = pinned()
     data: DataSpec = pinned()
     tokenizer: TokenizerSpec = pinned(TokenizerSpec())
     pipeline: PipelineSpec = pinned()
@@ -355,7 +341,7 @@ def _build(wanted: Any, value: Any, at: str) -> Any:
             raise _wrong(at, value, f"a list of {len(args)} values")
         kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
         return tuple(_build(kind, item, f"{at}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True)))
-    if wanted is Any:
+    if wanted is Any or origin is Literal:  # words to choose from are checked when the spec is made
         return value
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

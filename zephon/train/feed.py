@@ -15,6 +15,7 @@ from zephon.ops.tokenizers import Tokenizer, load_tokenizer
 from zephon.run.directory import RunDir
 from zephon.run.ledger import sequence_digest
 from zephon.spec.experiment import DatasetSpec, DataSpec, EvalDatasetSpec, RunSpec
+from zephon.spec.fields import OnError
 from zephon.train.distributed import World
 from zephon.train.session import Job
 from zephon.train.step import Rows, StepBatch, by_reason, joined
@@ -192,7 +193,7 @@ def _calibration(run: RunDir, pipeline: zephon.Pipeline, world: World) -> Counts
     return found
 
 
-def _on_error(data: DataSpec) -> str | dict[str, str]:
+def _on_error(data: DataSpec) -> OnError | dict[str, OnError]:
     """One word where all datasets have the same, as the stream's description had it always."""
     by_dataset = {name: one.on_error or data.on_error for name, one in data.datasets.items()}
     words = set(by_dataset.values())

@@ -16,12 +16,13 @@ from omegaconf import MISSING
 
 from zephon.errors import ConfigError, nearest
 from zephon.spec.experiment import RunSpec, Spec
+from zephon.spec.fields import rules_of
 
 
 @functools.cache
 def mirror(spec: type[Spec]) -> type:
     """A mutable dataclass with the fields of ``spec``, recursively."""
-    hints = typing.get_type_hints(spec)
+    hints = _hints(spec)
     fields: list[tuple[str, Any, Any]] = []
     for field in dataclasses.fields(spec):  # type: ignore[arg-type]
         hint = _mirrored(hints[field.name])
@@ -76,7 +77,7 @@ def kind_at(dotted: str) -> Any:
     for depth, part in enumerate(parts):
         where = _inner(where)
         if _is_spec(where):
-            hints = typing.get_type_hints(where)
+            hints = _hints(where)
             if part not in hints:
                 known = [".".join([*parts[:depth], name]) for name in hints]
                 raise ConfigError(
@@ -120,7 +121,7 @@ def field_names() -> tuple[str, ...]:
 
 def _names(spec: type[Spec], prefix: str) -> list[str]:
     names = []
-    for name, hint in typing.get_type_hints(spec).items():
+    for name, hint in _hints(spec).items():
         inner = _inner(hint)
         if _is_spec(inner):
             names += _names(inner, f"{prefix}{name}.")
@@ -131,17 +132,15 @@ def _names(spec: type[Spec], prefix: str) -> list[str]:
 
 def choices_of(dotted: str) -> list[str]:
     """The words a field accepts, where it names them; booleans are ``true`` and ``false``."""
-    where: Any = RunSpec
-    found: dataclasses.Field[Any] | None = None
-    for part in dotted.split("."):
-        where = _inner(where)
-        fields = {f.name: f for f in dataclasses.fields(where)} if _is_spec(where) else {}
-        if part not in fields:
-            return []
-        found, where = fields[part], typing.get_type_hints(where)[part]
-    if _inner(where) is bool:
-        return ["false", "true"]
-    return [str(choice) for choice in (found.metadata.get("choices") or ())] if found is not None else []
+    *parents, name = dotted.split(".")
+    try:
+        spec = _inner(kind_at(".".join(parents))) if parents else RunSpec
+    except ConfigError:
+        return []
+    rule = rules_of(spec).get(name) if _is_spec(spec) else None
+    if rule is None:
+        return []
+    return ["false", "true"] if rule.plain is bool else [str(choice) for choice in rule.choices]
 
 
 def is_group(dotted: str) -> bool:
@@ -155,6 +154,18 @@ def is_mapping(dotted: str) -> bool:
         return False
     hint = _inner(kind_at(dotted))
     return typing.get_origin(hint) is dict and _is_spec(_inner(typing.get_args(hint)[1]))
+
+
+def _hints(spec: type[Spec]) -> dict[str, Any]:
+    """The types of a spec's fields; words to choose from are text to OmegaConf."""
+    return {name: _text_for_choices(hint) for name, hint in typing.get_type_hints(spec).items()}
+
+
+def _text_for_choices(hint: Any) -> Any:
+    inner = _inner(hint)
+    if typing.get_origin(inner) is not typing.Literal:
+        return hint
+    return str if inner is hint else typing.Optional[str]  # noqa: UP045 - as OmegaConf writes it
 
 
 def _inner(hint: Any) -> Any:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes.names import check_dns_label, check_object_name, quantity
 from zephon.spec.experiment import Spec, free
+from zephon.spec.fields import AtLeast, NotNegative, Positive
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,10 +28,10 @@ class SecretKey(Spec):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Toleration(Spec):
     key: str | None = free(None)
-    operator: str = free("Equal", choices=("Equal", "Exists"))
+    operator: Literal["Equal", "Exists"] = free("Equal")
     value: str | None = free(None)
-    effect: str | None = free(None, choices=(None, "NoSchedule", "PreferNoSchedule", "NoExecute"))  # type: ignore[arg-type]
-    seconds: int | None = free(None, ge=0)
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = free(None)
+    seconds: NotNegative | None = free(None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,19 +82,19 @@ class KubernetesOptions(Spec):
     kubeconfig: str | None = free(None)
     context: str | None = free(None)
     image: str | None = free(None)
-    image_pull_policy: str = free("IfNotPresent", choices=("IfNotPresent", "Always", "Never"))
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = free("IfNotPresent")
     image_pull_secrets: tuple[str, ...] = free(())
     service_account: str | None = free(None)
-    cpu: int | None = free(None, ge=0)
-    memory_mb: int | None = free(None, ge=0)
-    gpu: int | None = free(None, ge=0)
+    cpu: NotNegative | None = free(None)
+    memory_mb: NotNegative | None = free(None)
+    gpu: NotNegative | None = free(None)
     gpu_resource: str = free("nvidia.com/gpu")
     node_selector: dict[str, str] = free({})
     tolerations: tuple[Toleration, ...] = free(())
     affinity: dict[str, Any] = free({})
     priority_class: str | None = free(None)
-    topology_spread: str = free("prefer", choices=("none", "prefer", "require"))
-    lost_node_s: int = free(30, ge=0)
+    topology_spread: Literal["none", "prefer", "require"] = free("prefer")
+    lost_node_s: NotNegative = free(30)
     volumes: dict[str, Volume] = free({})
     env: dict[str, str] = free({})
     env_from_secrets: dict[str, SecretKey] = free({})
@@ -101,16 +102,16 @@ class KubernetesOptions(Spec):
     tmp_size: str = free("10Gi")
     queue: str | None = free(None)
     queue_priority: str | None = free(None)
-    run_as_user: int = free(1000, ge=1)
-    run_as_group: int = free(1000, ge=1)
-    retries_per_node: int = free(20, ge=0)
-    grace_s: int | None = free(None, ge=1)
-    keep_finished_s: int | None = free(86400, ge=0)
-    coordinator_port: int = free(29400, ge=1024)
+    run_as_user: Positive = free(1000)
+    run_as_group: Positive = free(1000)
+    retries_per_node: NotNegative = free(20)
+    grace_s: Positive | None = free(None)
+    keep_finished_s: NotNegative | None = free(86400)
+    coordinator_port: Annotated[int, AtLeast(1024)] = free(29400)
     coordinator_cpu: str = free("50m")
     coordinator_memory: str = free("256Mi")
     server_dry_run: bool = free(True)
-    request_timeout_s: float = free(30.0, ge=0.1)
+    request_timeout_s: Annotated[float, AtLeast(0.1)] = free(30.0)
     overlay: dict[str, Any] = free({})
 
     def __post_init__(self) -> None:
