@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from zephon.io import Dataset, read
-from zephon.types import Chunk, Piece
+from zephon.types import Chunk, ShardRange
 
 _SIZES = (2100, 3900, 5200, 2800, 4400, 6000, 3300)
 
@@ -22,7 +22,7 @@ def texts() -> Iterator[str]:
         dataset = Dataset.from_path(name, f"stdlib://{name}")
         for shard, size in enumerate(dataset.sizes.tolist()):
             try:
-                columns = read(dataset, Chunk(0, 0, 0, (Piece(shard, 0, size),)))
+                columns = read(dataset, Chunk(0, 0, 0, (ShardRange(shard, 0, size),)))
             except ValueError:
                 continue  # a few sources of the standard library are not UTF-8
             for document in columns.dicts():

@@ -1,6 +1,6 @@
 """The loader's vocabulary: what travels from the plan to the accumulators.
 
-Chunk      what to read: pieces of shards of one dataset            (from the plan)
+Chunk      what to read: ranges of shards of one dataset            (from the plan)
 Columns    the documents of one chunk, a column per field            (reader and stages)
 Ragged     a column of variable-length rows: flat values and offsets (token ids and all that is aligned with them)
 """
@@ -41,7 +41,7 @@ class ByteAddress(Address):
         return f"dataset {self.dataset!r}, shard {self.shard!r}, byte {self.row}"
 
 
-class Piece(NamedTuple):
+class ShardRange(NamedTuple):
     """A half-open range of one shard, in the shard's units (bytes of content, or rows)."""
 
     shard: int
@@ -57,14 +57,14 @@ class Chunk:
         dataset: index of the dataset in its source.
         epoch: which pass over the dataset this is, from 0.
         index: which chunk of the dataset.
-        pieces: what to read, in order.
+        ranges: what to read, in order.
         order_key: key of the permutation of the documents inside the chunk; None keeps them in order.
     """
 
     dataset: int
     epoch: int
     index: int
-    pieces: tuple[Piece, ...]
+    ranges: tuple[ShardRange, ...]
     order_key: int | None = None
 
 
@@ -172,7 +172,7 @@ class Columns:
         fields: columns by name; they win over a record's field of the same name.
         sources: int64[n], each document's dataset, where an op gathers documents of several; else None.
         dropped: documents that stages left out, and why.
-        quarantined: (piece of the chunk, row) of documents that failed and were set aside, see `zephon.ops.quarantine`.
+        quarantined: (range of the chunk, row) of documents that failed and were set aside, see `zephon.ops.quarantine`.
     """
 
     dataset: int

@@ -24,7 +24,7 @@ from zephon import Pipeline, StaticMixtureWorkSource
 from zephon.errors import ConfigError
 from zephon.io import Dataset, cache, read
 from zephon.io.cache import CachedFiles, CacheOptions, cached, size_of
-from zephon.types import Chunk, Piece
+from zephon.types import Chunk, ShardRange
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def far(folder: Path, *, enabled: bool = True, root: Path | None = None, limit: 
 
 
 def documents(dataset: Dataset) -> list[str]:
-    chunks = [Chunk(0, 0, 0, (Piece(i, 0, int(size)),)) for i, size in enumerate(dataset.sizes)]
+    chunks = [Chunk(0, 0, 0, (ShardRange(i, 0, int(size)),)) for i, size in enumerate(dataset.sizes)]
     return [document["text"] for chunk in chunks for document in read(dataset, chunk).dicts()]
 
 

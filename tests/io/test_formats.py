@@ -27,7 +27,7 @@ from zephon.io import Dataset, InMemoryShard, read
 from zephon.io.decoded import listing_of
 from zephon.io.listing import list_files
 from zephon.io.storage import _own
-from zephon.types import Chunk, Piece, Ragged
+from zephon.types import Chunk, Ragged, ShardRange
 
 TEXTS = [f"document {i} " + "x" * (i * 37 % 90) for i in range(200)]
 LINES = b"".join(orjson.dumps({"text": text, "n": i}) + b"\n" for i, text in enumerate(TEXTS))
@@ -40,7 +40,7 @@ def texts_of(dataset: Dataset, cuts: int = 1) -> list[str]:
         edges = [size * i // cuts for i in range(cuts + 1)]
         for start, stop in itertools.pairwise(edges):
             if start < stop:
-                columns = read(dataset, Chunk(0, 0, 0, (Piece(shard, start, stop),)))
+                columns = read(dataset, Chunk(0, 0, 0, (ShardRange(shard, start, stop),)))
                 found += [document["text"] for document in columns.dicts()]
     return found
 
@@ -154,7 +154,7 @@ def test_token_lists_in_parquet_become_ragged_columns_without_python_lists(tmp_p
         pq.write_table(pa.table({"input_ids": pa.array(rows, pa.list_(kind))}), tmp_path / "a.parquet", row_group_size=20)
         dataset = Dataset.from_path("d", str(tmp_path / "a.parquet"))
         size = int(dataset.sizes[0])
-        column = read(dataset, Chunk(0, 0, 0, (Piece(0, size // 3, size),))).fields["input_ids"]
+        column = read(dataset, Chunk(0, 0, 0, (ShardRange(0, size // 3, size),))).fields["input_ids"]
         assert isinstance(column, Ragged)
         assert column.values.dtype == np.uint32
         assert [row.tolist() for row in (column[i] for i in range(len(column)))] == rows[50 // 3 :]

@@ -16,7 +16,7 @@ import pytest
 from zephon.errors import ConfigError
 from zephon.io import Dataset, read
 from zephon.io.listing import list_files
-from zephon.types import Chunk, Piece
+from zephon.types import Chunk, ShardRange
 
 LINE = b'{"text": "a"}\n'
 
@@ -56,7 +56,7 @@ def test_data_in_the_topmost_folder_is_read_from_there(pattern: str) -> None:
         file.flush()
         dataset = Dataset.from_path("d", pattern.format(file.name))
         assert dataset.path(0) == file.name
-        assert len(read(dataset, Chunk(0, 0, 0, (Piece(0, 0, len(LINE)),)))) == 1
+        assert len(read(dataset, Chunk(0, 0, 0, (ShardRange(0, 0, len(LINE)),)))) == 1
 
 
 def test_a_shard_whose_name_is_not_utf8_is_refused_and_such_a_file_beside_the_data_is_not(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_shard_that_has_become_a_pipe_is_an_error_and_not_waited_for(tmp_path:
     (tmp_path / "a.jsonl").unlink()
     os.mkfifo(tmp_path / "a.jsonl")
     with pytest.raises(OSError, match="seek"):
-        read(dataset, Chunk(0, 0, 0, (Piece(0, 0, len(LINE)),)))
+        read(dataset, Chunk(0, 0, 0, (ShardRange(0, 0, len(LINE)),)))
 
 
 def test_threads_keep_fewer_files_open_where_the_process_may_have_few(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_threads_keep_fewer_files_open_where_the_process_may_have_few(tmp_path: 
 
     def all_shards() -> None:
         for shard in range(40):
-            read(dataset, Chunk(0, 0, 0, (Piece(shard, 0, len(LINE)),)))
+            read(dataset, Chunk(0, 0, 0, (ShardRange(shard, 0, len(LINE)),)))
         held.wait()  # all have read, and none has ended
         most.append(len(os.listdir("/proc/self/fd")) - before)
         held.wait()

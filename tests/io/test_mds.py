@@ -17,7 +17,7 @@ from tests.io.documents import as_bytes
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 from zephon.errors import DataError
 from zephon.io import read
-from zephon.types import Chunk, Piece
+from zephon.types import Chunk, ShardRange
 
 WRITTEN = Path(__file__).resolve().parent / "mds"
 
@@ -43,7 +43,7 @@ def documents(dataset: Dataset, cuts: int = 1) -> list[dict[str, Any]]:
     found = []
     for shard, size in enumerate(dataset.sizes.tolist()):
         for start, stop in itertools.pairwise([size * i // cuts for i in range(cuts + 1)]):
-            found += [plain(one) for one in read(dataset, Chunk(0, 0, 0, (Piece(shard, start, stop),))).dicts()]
+            found += [plain(one) for one in read(dataset, Chunk(0, 0, 0, (ShardRange(shard, start, stop),))).dicts()]
     return found
 
 

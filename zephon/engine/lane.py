@@ -27,7 +27,7 @@ from zephon.engine.tails import Tails
 from zephon.errors import DataError
 from zephon.ops.block import Block, concatenate, of_documents
 from zephon.ops.op import Accumulator, Carrying, Counting
-from zephon.ops.quarantine import break_budget
+from zephon.ops.quarantine import budget_exceeded
 from zephon.types import Columns, Dropped
 
 _NONE = np.empty(0, np.int64)
@@ -257,7 +257,7 @@ class Lane:
         found = [Bad(self._position, *place) for place in columns.quarantined]
         new = [bad for bad in found if bad not in known]
         if new and (not self._primed or self._made < self._to_drop):
-            piece = self._program.plan.chunk(self.lane, self._position).pieces[new[0].piece]  # type: ignore[union-attr]
+            piece = self._program.plan.chunk(self.lane, self._position).ranges[new[0].piece]  # type: ignore[union-attr]
             address = self._program.datasets[columns.dataset].address(piece.shard, new[0].row)
             raise DataError(
                 f"a document that was used before the restart fails now: {address}",
@@ -267,7 +267,7 @@ class Lane:
         base = self._base
         self._base = base._replace(bad=(*base.bad, *found), quarantined=base.quarantined + len(found))
         if self._base.quarantined > self._program.guard.budget:
-            break_budget(self._program.guard.budget)
+            raise budget_exceeded(self._program.guard.budget)
 
     def _skip(self, columns: Columns) -> Columns:
         rules = tuple(self._settle(rule) for rule in self._base.skips)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zephon.errors import DataError, address_of
+from zephon.errors import DataError
 from zephon.io import read
-from zephon.ops.quarantine import Guard
+from zephon.ops.quarantine import QuarantinePolicy
 from zephon.types import Ragged, Stage
 from zephon.work import WorkSource
 
 
-def count_sample(source: WorkSource, index: int, stages: Sequence[Stage], guard: Guard, most: int) -> tuple[int, int]:
+def count_sample(
+    source: WorkSource, index: int, stages: Sequence[Stage], guard: QuarantinePolicy, most: int
+) -> tuple[int, int]:
     """(tokens, bytes of the format's units) of at most about ``most`` documents of one dataset."""
     tokens = size = documents = 0
     for chunk in source.sample(index):
@@ -19,14 +21,11 @@ def count_sample(source: WorkSource, index: int, stages: Sequence[Stage], guard:
         try:
             columns = guard.run(stages, read(source.datasets[index], chunk, bad), chunk, bad or (), ())
         except Exception as error:
-            address = address_of(error)
-            if address is not None:
-                place = source.datasets[index].address(address.shard, address.row)
-                error.add_note(f"address: {place}, while measuring tokens per byte")
+            source.datasets[index].note_address(error, ", while measuring tokens per byte")
             raise
         ids = columns.fields.get("input_ids")
         tokens += len(ids.values) if isinstance(ids, Ragged) else 0
-        size += sum(piece.stop - piece.start for piece in chunk.pieces)
+        size += sum(piece.stop - piece.start for piece in chunk.ranges)
         documents += len(columns)
         if documents >= most:
             break

@@ -10,14 +10,14 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from zephon.engine.meters import Work
-from zephon.errors import DataError, address_of
+from zephon.errors import DataError
 from zephon.io import Dataset, read
 from zephon.ops.op import AccumulatorOp, LaneContext
-from zephon.ops.quarantine import Guard, Known
+from zephon.ops.quarantine import QuarantinedIds, QuarantinePolicy
 from zephon.types import Chunk, Columns, Stage
 from zephon.work import Plan
 
-_NOBODY = Guard()
+_NOBODY = QuarantinePolicy()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,14 +39,14 @@ class Program:
     stages: list[Stage]
     accumulators: list[AccumulatorOp]
     flush_every: int
-    guard: Guard = _NOBODY
+    guard: QuarantinePolicy = _NOBODY
     weights: Sequence[Fraction] | None = None
     names: Sequence[str] = ()
 
     def context(self, lane: int) -> LaneContext:
         return LaneContext(lane, len(self.datasets), self.datasets, self.weights)
 
-    def work(self, lane: int, first: int, known: Sequence[Known | None]) -> list[Work | Exception]:
+    def work(self, lane: int, first: int, known: Sequence[QuarantinedIds | None]) -> list[Work | Exception]:
         """Reads consecutive chunks and runs the stages over each. Runs on a worker.
 
         First all are read and then all are tokenized: code that has just run is in the processor's caches, and a
@@ -76,13 +76,11 @@ class Program:
             chunk = self.plan.chunk(lane, position)
             assert chunk is not None
             dataset = self.datasets[chunk.dataset]
-            address = address_of(error)
-            if address is not None:
-                error.add_note(f"address: {dataset.address(address.shard, address.row)}")
+            dataset.note_address(error)
             error.add_note(f"in chunk {chunk.index} of dataset {dataset.name!r}, lane {lane}, position {position}")
             return error
 
-    def _read(self, lane: int, position: int, known: Known) -> _Read | Work:
+    def _read(self, lane: int, position: int, known: QuarantinedIds) -> _Read | Work:
         chunk = self.plan.chunk(lane, position)
         if chunk is None:
             return _NOTHING
@@ -96,7 +94,7 @@ class Program:
         names = self.names or [f"stage {i}" for i in range(len(self.stages))]
         timed = [functools.partial(_timed, seconds, n, stage) for n, stage in zip(names, self.stages, strict=True)]
         columns = self.guard.run(timed, found.columns, found.chunk, found.bad, found.known)
-        return Work(columns, sum(piece.stop - piece.start for piece in found.chunk.pieces), seconds)
+        return Work(columns, sum(piece.stop - piece.start for piece in found.chunk.ranges), seconds)
 
 
 class _Read(NamedTuple):
@@ -106,7 +104,7 @@ class _Read(NamedTuple):
     chunk: Chunk
     columns: Columns
     bad: Sequence[DataError]
-    known: Known
+    known: QuarantinedIds
     seconds: float
 
 

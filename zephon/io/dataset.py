@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from zephon.errors import ConfigError, NotFound
+from zephon.errors import ConfigError, NotFound, address_of
 from zephon.io.formats.base import Format, detect, format_named
 from zephon.io.formats.memory import row_sizes
 from zephon.io.listing import list_files, unusable
@@ -119,6 +119,12 @@ class Dataset:
     def address(self, shard: int, row: int) -> Address:
         kind = ByteAddress if self.format.name == "jsonl" else Address
         return kind(self.name, self.shards[shard], row)
+
+    def note_address(self, error: BaseException, more: str = "") -> None:
+        """Writes the address of the document that an error is about into its notes, where it is about one."""
+        about = address_of(error)
+        if about is not None:
+            error.add_note(f"address: {self.address(about.shard, about.row)}{more}")
 
     def path(self, shard: int) -> str:
         return f"{self.root.rstrip('/')}/{self.shards[shard]}" if self.root else self.shards[shard]

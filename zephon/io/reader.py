@@ -26,7 +26,7 @@ def read(dataset: Dataset, chunk: Chunk, bad: list[DataError] | None = None) -> 
     rows: list[int] = []
     records: list[dict[str, Any]] | None = None
     parts: list[dict[str, Column]] = []
-    for shard, start, stop in chunk.pieces:
+    for shard, start, stop in chunk.ranges:
         try:
             documents = _documents(dataset, shard, start, stop)
         except Exception as error:

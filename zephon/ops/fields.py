@@ -63,7 +63,7 @@ def mark(error: BaseException, columns: Columns, index: int) -> None:
     address_error(error, ErrorAddress(int(columns.shard[index]), int(columns.row[index]), columns.source(index)))
 
 
-def lift_tokens(columns: Columns) -> Columns:
+def extract_token_columns(columns: Columns) -> Columns:
     """Token ids out of the records, as ``input_ids``, with every field that has one number a token beside them.
 
     A stage. Documents without tokens pass as they are.

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Protocol
 
+from zephon.errors import address_of
 from zephon.io.dataset import Dataset
 from zephon.ops.block import Block, addresses_of
 from zephon.spec import fields
@@ -76,6 +77,12 @@ class LaneContext:
     @property
     def names(self) -> list[str]:
         return [dataset.name for dataset in self.sources]
+
+    def note_address(self, error: BaseException) -> None:
+        """Writes the address of the document that an error is about into its notes; a packed row has none."""
+        about = address_of(error)
+        if about is not None and about.dataset is not None and about.dataset >= 0 and self.sources:
+            self.sources[about.dataset].note_address(error, f", lane {self.lane}")
 
 
 class Accumulator(Protocol):

@@ -1,7 +1,7 @@
 """Quarantine: a document that an op cannot take is set aside instead of ending the run.
 
 Which documents those are is decided once. A lane's cursor names the ones that a replay meets again, as (position of the
-chunk, piece of the chunk, row); they are taken out before any op sees them, so that code that fails only sometimes gives
+chunk, range of the chunk, row); they are taken out before any op sees them, so that code that fails only sometimes gives
 the same stream after every restart.
 """
 
@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from zephon.errors import ConfigError, DataError, address_of, nearest
+from zephon.errors import ConfigError, DataError, ErrorAddress, address_of, nearest
 from zephon.types import Chunk, Columns, Dropped, IntArray, Stage
 
-Known = Sequence[tuple[int, int]]
+QuarantinedIds = Sequence[tuple[int, int]]
+"""Documents of one chunk that are in quarantine: (range of the chunk, row)."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Guard:
-    """Who may quarantine.
+class QuarantinePolicy:
+    """Whose documents go into quarantine, and how many may.
 
     Args:
         datasets: by dataset, whether its documents are quarantined rather than raised about.
@@ -36,51 +37,69 @@ class Guard:
         own = self.ops[stage] if stage is not None and self.ops else None
         return bool(self.datasets and self.datasets[dataset]) if own is None else own
 
-    def run(self, stages: Sequence[Stage], columns: Columns, chunk: Chunk, bad: Sequence[Exception], known: Known) -> Columns:
+    def run(
+        self, stages: Sequence[Stage], columns: Columns, chunk: Chunk, bad: Sequence[Exception], known: QuarantinedIds
+    ) -> Columns:
         """Runs the stages over a chunk without the documents that are in quarantine or get there now.
 
         Args:
             bad: errors about documents that could not even be read.
-            known: (piece, row) of those already in quarantine.
+            known: documents that are in quarantine already.
         """
-        places: list[tuple[int, int]] = list(known)
-        dropped: list[Dropped] = []
+        quarantined, dropped = list(known), []
         if known:
-            shards = np.array([chunk.pieces[piece].shard for piece, _ in known])
+            shards = np.array([chunk.ranges[number].shard for number, _ in known])
             rows = np.array([row for _, row in known])
             dropped.append(Dropped("quarantined before", np.full(len(rows), chunk.dataset), shards, rows))
-            gone = [_find(columns, int(shard), int(row)) for shard, row in zip(shards, rows, strict=True)]
-            columns = columns.take(np.setdiff1d(np.arange(len(columns)), np.concatenate(gone)))
+            rows_out = [_rows_of(columns, int(shard), int(row)) for shard, row in zip(shards, rows, strict=True)]
+            columns = _without(columns, np.concatenate(rows_out))
         for error in bad:
-            place = _place(chunk, error)
-            if place not in places:
-                places.append(place)
-                dropped.append(_dropped(chunk, place, error))
+            document = _id_of(chunk, _address(error))
+            if document not in quarantined:
+                quarantined.append(document)
+                dropped.append(_dropped(chunk, error))
         for number, stage in enumerate(stages):
-            while True:
-                try:
-                    result = stage(columns)
-                    break
-                except Exception as error:
-                    if not self.of(chunk.dataset, number) or address_of(error) is None:
-                        raise
-                    place = _place(chunk, error)
-                    gone_now = _find(columns, chunk.pieces[place[0]].shard, place[1])
-                    if not len(gone_now):
-                        raise
-                    columns = columns.take(np.setdiff1d(np.arange(len(columns)), gone_now))
-                    places.append(place)
-                    dropped.append(_dropped(chunk, place, error))
-                    if len(places) > self.budget:
-                        break_budget(self.budget, error)
-            columns = result
-        columns.quarantined = places
+            columns, errors = self.attempt(stage, number, columns, chunk.dataset, len(quarantined))
+            quarantined += [_id_of(chunk, _address(error)) for error in errors]
+            dropped += [_dropped(chunk, error) for error in errors]
+        columns.quarantined = quarantined
         columns.dropped = dropped + columns.dropped
         return columns
 
+    def attempt(
+        self, stage: Stage, number: int, columns: Columns, dataset: int, already: int
+    ) -> tuple[Columns, list[Exception]]:
+        """A stage's result over the documents that it can take, and the errors about those that it cannot.
 
-def guard_for(chosen: str | Mapping[str, str], names: Sequence[str], ops: Sequence[str | None], budget: int) -> Guard:
-    """From the option ``on_error`` (one word, or a word by dataset) and what ops say themselves.
+        Args:
+            number: of the stage.
+            already: documents of the chunk that are in quarantine.
+
+        Raises:
+            Exception: what the stage raised, where its documents are not quarantined or it is about none of them.
+            DataError: more documents fail than the budget allows.
+        """
+        errors: list[Exception] = []
+        while True:
+            try:
+                return stage(columns), errors
+            except Exception as error:
+                address = address_of(error)
+                if address is None or not self.of(dataset, number):
+                    raise
+                failed = _rows_of(columns, address.shard, address.row)
+                if not len(failed):
+                    raise
+                columns = _without(columns, failed)
+                errors.append(error)
+                if already + len(errors) > self.budget:
+                    raise budget_exceeded(self.budget, error) from error
+
+
+def quarantine_policy(
+    chosen: str | Mapping[str, str], names: Sequence[str], ops: Sequence[str | None], budget: int
+) -> QuarantinePolicy:
+    """From the option ``on_error`` (one choice, or a choice by dataset) and the ops' own choices.
 
     Raises:
         ConfigError: a name that is no dataset.
@@ -94,33 +113,40 @@ def guard_for(chosen: str | Mapping[str, str], names: Sequence[str], ops: Sequen
             remedy=nearest(unknown[0], names),
         )
     own = [None if choice is None else choice == "quarantine" for choice in ops]
-    # The last stage is ours: it takes stored token ids out of the documents.
-    return Guard(tuple(by_dataset[name] == "quarantine" for name in names), (*own, None), budget)
+    # The last stage is ours: it extracts stored token ids from the documents.
+    return QuarantinePolicy(tuple(by_dataset[name] == "quarantine" for name in names), (*own, None), budget)
 
 
-def break_budget(budget: int, cause: Exception | None = None) -> None:
-    """Raises DataError: more documents failed than may be left out."""
-    raise DataError(
+def budget_exceeded(budget: int, cause: Exception | None = None) -> DataError:
+    """The error that more documents failed than may be dropped."""
+    return DataError(
         f"more than quarantine_budget={budget} documents of a lane failed" + (f"; the last: {cause}" if cause else ""),
         follows="the run would go on with data that nobody chose",
-        remedy="mend the data or the function, or raise the budget",
-    ) from cause
+        remedy="repair the data or the function, or raise the budget",
+    )
 
 
-def _find(columns: Columns, shard: int, row: int) -> IntArray:
+def _address(error: Exception) -> ErrorAddress:
+    address = address_of(error)
+    assert address is not None
+    return address
+
+
+def _rows_of(columns: Columns, shard: int, row: int) -> IntArray:
     return np.flatnonzero((columns.shard == shard) & (columns.row == row))
 
 
-def _place(chunk: Chunk, error: Exception) -> tuple[int, int]:
-    address = address_of(error)
-    assert address is not None
-    return next(i for i, piece in enumerate(chunk.pieces) if piece.shard == address.shard), address.row
+def _without(columns: Columns, rows: IntArray) -> Columns:
+    return columns.take(np.setdiff1d(np.arange(len(columns)), rows))
 
 
-def _dropped(chunk: Chunk, place: tuple[int, int], error: Exception) -> Dropped:
+def _id_of(chunk: Chunk, address: ErrorAddress) -> tuple[int, int]:
+    return next(i for i, part in enumerate(chunk.ranges) if part.shard == address.shard), address.row
+
+
+def _dropped(chunk: Chunk, error: Exception) -> Dropped:
     # By what is wrong and not where, as far as that is known, so that documents with one fault are counted together.
-    address = address_of(error)
+    address = _address(error)
     what = error.reason if isinstance(error, (UnicodeDecodeError, UnicodeEncodeError)) else str(error).split("\n", 1)[0]
-    reason = "quarantined: " + ((address.kind if address is not None else "") or f"{type(error).__name__}: {what}")
-    shard = chunk.pieces[place[0]].shard
-    return Dropped(reason[:200], np.array([chunk.dataset]), np.array([shard]), np.array([place[1]]))
+    reason = "quarantined: " + (address.kind or f"{type(error).__name__}: {what}")
+    return Dropped(reason[:200], np.array([chunk.dataset]), np.array([address.shard]), np.array([address.row]))

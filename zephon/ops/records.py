@@ -10,7 +10,7 @@ import numpy as np
 
 from zephon.errors import DataError
 from zephon.ops.block import Block, Part, addresses_of, concatenate, identity, of_documents
-from zephon.ops.fields import lift_tokens
+from zephon.ops.fields import extract_token_columns
 from zephon.types import Array, Column, Columns, IntArray, Ragged
 
 
@@ -95,7 +95,7 @@ def block_of(made: Sequence[dict[str, Any]], origins: Block, datasets: int) -> B
     """New payloads of documents as a block; payload i is addressed as element i of ``origins``."""
     sources, shard, row = addresses_of(origins, np.arange(len(origins)))
     columns = Columns(int(sources[0]) if len(made) else 0, shard, row, [dict(m) for m in made], {}, sources)
-    return of_documents(lift_tokens(columns), datasets)
+    return of_documents(extract_token_columns(columns), datasets)
 
 
 def rows_of(made: Sequence[dict[str, Any]], origins: Block) -> Block:

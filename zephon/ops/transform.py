@@ -11,7 +11,7 @@ import numpy as np
 
 from zephon.errors import ConfigError, DataError
 from zephon.ops.block import Block, concatenate_made
-from zephon.ops.fields import bad_document, column_of, lift_tokens, mark, put, with_fields
+from zephon.ops.fields import bad_document, column_of, extract_token_columns, mark, put, with_fields
 from zephon.ops.functions import identity_of
 from zephon.ops.op import Accumulator, AccumulatorOp, Counting, LaneContext, StageOp, free
 from zephon.ops.records import SampleRecord, block_of, is_packed, metas, payloads, rows_of
@@ -125,7 +125,7 @@ class MapTransform(StageOp):
         left = columns.keep(rows, "map_transform: None")
         # A function may return one object twice, or keep it: what travels on is a copy of the dict.
         mapped = with_fields(left, [dict(result) for result in made], {})
-        return lift_tokens(mapped) if _had_tokens(columns) else mapped
+        return extract_token_columns(mapped) if _had_tokens(columns) else mapped
 
     def on_rows(self, block: Block) -> tuple[Block, list[int]]:
         made, kept = [], []

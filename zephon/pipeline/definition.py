@@ -17,12 +17,12 @@ from zephon.errors import ConfigError, nearest
 from zephon.io.cache import CacheOptions, cached
 from zephon.ops.balance import EnsureMixture
 from zephon.ops.chat import TokenizeChat
-from zephon.ops.fields import lift_tokens
+from zephon.ops.fields import extract_token_columns
 from zephon.ops.functions import identity_of
-from zephon.ops.late import Late
 from zephon.ops.op import AccumulatorOp, Op, StageOp
 from zephon.ops.pack import Pack, PackFlat, PackSequences
-from zephon.ops.quarantine import Guard, guard_for
+from zephon.ops.post_packing import PostPackingStage
+from zephon.ops.quarantine import QuarantinePolicy, quarantine_policy
 from zephon.ops.shuffle import Algorithm, Shuffle
 from zephon.ops.tokenize import Tokenize
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
@@ -321,7 +321,7 @@ class Chain:
         check_order(self._ops, [dataset.name for dataset in self._source.datasets], self._weights())
         first = next((i for i, op in enumerate(self._ops) if isinstance(op, AccumulatorOp)), len(self._ops))
         stages = [op for op in self._ops[:first] if isinstance(op, StageOp)]
-        late = [Late(op=op) if isinstance(op, StageOp) else op for op in self._ops[first:]]
+        late = [PostPackingStage(op=op) if isinstance(op, StageOp) else op for op in self._ops[first:]]
         return stages, [op for op in late if isinstance(op, AccumulatorOp)]
 
     def _weights(self) -> list[Fraction] | None:
@@ -334,9 +334,9 @@ class Chain:
         asked = [getattr(op, "parallelism", None) for op in self._split()[0]]
         return self._options.max_workers if self._options.max_workers is not None else max(filter(None, asked), default=None)
 
-    def _guard(self, stages: Sequence[StageOp]) -> Guard:
+    def _guard(self, stages: Sequence[StageOp]) -> QuarantinePolicy:
         names = [dataset.name for dataset in self._source.datasets]
-        return guard_for(self._options.on_error, names, [op.on_error for op in stages], self._options.quarantine_budget)
+        return quarantine_policy(self._options.on_error, names, [op.on_error for op in stages], self._options.quarantine_budget)
 
     def _locate(self, document: tuple[str, str, int]) -> tuple[int, int, int]:
         """(dataset, shard, row) of an address by name."""
@@ -357,7 +357,7 @@ class Chain:
             return {}
         ops = self._split()[0]
         guard = dataclasses.replace(self._guard(ops), budget=estimation.calibration_samples)
-        stages = [*(op.stage() for op in ops), lift_tokens]
+        stages = [*(op.stage() for op in ops), extract_token_columns]
         return {
             dataset.name: count_sample(self._source, index, stages, guard, estimation.calibration_samples)
             for index, dataset in enumerate(self._source.datasets)
@@ -367,7 +367,7 @@ class Chain:
         stages, accumulators = self._split()
         world = self.world
         plan = self._source.plan(world.lanes, self.calibrate())
-        lift = [lift_tokens] if any(isinstance(op, (Pack, EnsureMixture)) for op in accumulators) else []
+        lift = [extract_token_columns] if any(isinstance(op, (Pack, EnsureMixture)) for op in accumulators) else []
         cache = CacheOptions.of(self._options.io_options)
         return Program(
             [cached(dataset, cache) for dataset in self._source.datasets],

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from zephon.errors import DataError, ZephonError, address_of
+from zephon.errors import DataError, ZephonError
 from zephon.io import read
 from zephon.ops.block import Block, of_documents
 from zephon.ops.op import AccumulatorOp, LaneContext
@@ -103,9 +103,7 @@ def validate(chain: Chain, *, strict: bool = False) -> Report:
                 result = _guarded(chain, stage, current, index, number)
                 again = _guarded(chain, stage, current, index, number) if strict else result
             except Exception as error:  # noqa: BLE001
-                address = address_of(error)
-                if address is not None:
-                    error.add_note(f"address: {dataset.address(address.shard, address.row)}")
+                dataset.note_address(error)
                 issues.append(_issue("data", error))
                 break
             if strict and _digest_columns(result) != _digest_columns(again):
@@ -200,27 +198,16 @@ def _sample(chain: Chain, index: int) -> tuple[Columns, list[Issue]]:
     issues = []
     quarantine = chain._guard(chain._split()[0]).of(index)
     for error in bad[:3]:
-        address = address_of(error)
-        assert address is not None
-        error.add_note(f"address: {dataset.address(address.shard, address.row)}")
+        dataset.note_address(error)
         found = _issue("data", error)
         issues.append(dataclasses.replace(found, code="quarantined", severity="warning") if quarantine else found)
     return columns.take(np.arange(min(SAMPLE, len(columns)))), issues
 
 
 def _guarded(chain: Chain, stage: Any, columns: Columns, index: int, number: int) -> Columns:
-    """A stage's result; documents that would be quarantined are taken out first."""
-    guard = chain._guard(chain._split()[0])
-    while True:
-        try:
-            result: Columns = stage(columns)
-            return result
-        except Exception as error:
-            address = address_of(error)
-            if address is None or not guard.of(index, number):
-                raise
-            gone = (columns.shard == address.shard) & (columns.row == address.row)
-            columns = columns.take(np.flatnonzero(~gone))
+    """A stage's result over the documents that would not be quarantined."""
+    policy = dataclasses.replace(chain._guard(chain._split()[0]), budget=len(columns))
+    return policy.attempt(stage, number, columns, index, 0)[0]
 
 
 def _losses(name: str, before: int, after: Columns) -> list[Issue]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from zephon.io.dataset import Dataset
 from zephon.seeds import KeyedPermutation, derive
-from zephon.types import Chunk, Piece
+from zephon.types import Chunk, ShardRange
 
 
 class ChunkOrder:
@@ -67,21 +67,21 @@ class ChunkOrder:
         key = epoch if self._reshuffle else 0
         index = self._order(key)[place] if self._shuffle_chunks else place
         order_key = derive(self._seed, "documents", key, index) if self._shuffle_documents else None
-        return Chunk(self.index, epoch, index, self.pieces(index), order_key)
+        return Chunk(self.index, epoch, index, self.ranges(index), order_key)
 
-    def pieces(self, index: int) -> tuple[Piece, ...]:
+    def ranges(self, index: int) -> tuple[ShardRange, ...]:
         """The ranges of shards that make up a chunk."""
         starts = self.dataset.starts
         begin, end = index * self.chunk_bytes, min((index + 1) * self.chunk_bytes, self.dataset.size)
         first = int(starts.searchsorted(begin, side="right")) - 1
         last = int(starts.searchsorted(end))
-        pieces = []
+        ranges = []
         for shard in range(first, last):
             origin = int(starts[shard])
             start, stop = max(begin - origin, 0), min(end, int(starts[shard + 1])) - origin
             if stop > start:
-                pieces.append(Piece(shard, start, stop))
-        return tuple(pieces)
+                ranges.append(ShardRange(shard, start, stop))
+        return tuple(ranges)
 
     def _pass_order(self, key: int) -> KeyedPermutation:
         return KeyedPermutation(derive(self._seed, "chunks", key), self.count)

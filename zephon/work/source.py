@@ -153,7 +153,7 @@ class StaticMixtureWorkSource:
         order = self._orders[dataset]
         count = min(8, order.count)
         indexes = [i * order.count // count for i in range(count)]
-        return [Chunk(dataset, 0, index, order.pieces(index)) for index in indexes]
+        return [Chunk(dataset, 0, index, order.ranges(index)) for index in indexes]
 
     def plan(self, lanes: int, measured: Counts | None = None) -> StaticMixturePlan:
         """Deals the source to lanes. ``measured`` is what calibration counted, or None to use the primer."""

@@ -124,7 +124,7 @@ class _Shared:
             for chunk in chunks
             if chunk is not None
             for dataset in [self.program.datasets[chunk.dataset]]
-            for piece in chunk.pieces
+            for piece in chunk.ranges
         )
         listed = "; ".join(list(shards)[:6])
         return WorkerDied(

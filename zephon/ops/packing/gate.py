@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from zephon.errors import DataError
+from zephon.errors import DataError, ErrorAddress, address_error
 from zephon.ops.block import Block, addresses_of, concatenate_made
 from zephon.ops.op import Counting, LaneContext
 from zephon.ops.packing.fitting import Admission, Fitting
@@ -96,14 +96,14 @@ class Gate(Counting):
         return block.take(admitted), lengths[admitted]
 
     def _refuse(self, block: Block, row: IntArray, length: int) -> None:
-        dataset, shard, place = (int(value[0]) for value in addresses_of(block, row))
+        dataset, shard, document = (int(value[0]) for value in addresses_of(block, row))
         error = DataError(
             f"a document of {length} tokens is longer than max_length={self._admission.length}",
             follows="it would have to be left out, and drop_oversized=False says no",
             remedy="use drop_oversized=True, a larger max_length, tokenize(split_long_samples=True), or a wrap algorithm",
         )
-        if dataset >= 0 and self._context.sources:
-            error.add_note(f"address: {self._context.sources[dataset].address(shard, place)}, lane {self._context.lane}")
+        address_error(error, ErrorAddress(shard, document, dataset))
+        self._context.note_address(error)
         raise error
 
 
