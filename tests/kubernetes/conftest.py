@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import yaml
@@ -24,6 +24,10 @@ from zephon.launch.backends.kubernetes.errors import NotFound
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT.parent / "shared" / "tools"
+MACHINES = ("m-1", "m-2")
+# No claim of a test, only an end to the wait of one that fails: generous, since a machine may be slow.
+WAIT_S = 60.0
+T = TypeVar("T")
 _numbers = itertools.count(1)
 
 
@@ -82,6 +86,17 @@ class Plane:
         node = f"/api/v1/nodes/{name}"
         until(f"{name} has no taint", lambda: not self.api.request("GET", node, action="read node")["spec"].get("taints"), 30)
 
+    @contextlib.contextmanager
+    def no_new_pods(self) -> Iterator[None]:
+        """Within the block the scheduler places no pod: all machines are cordoned."""
+        try:
+            for name in MACHINES:
+                self._patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": True}})
+            yield
+        finally:
+            for name in MACHINES:
+                self._patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": None}})
+
     def _patch(self, path: str, change: dict[str, Any]) -> None:
         self.api.request("PATCH", path, body=change, content_type=MERGE, action="play the kubelet")
 
@@ -107,14 +122,19 @@ class Plane:
                     self.api.request("DELETE", path, body=now, action="play the kubelet")
 
 
-def until(what: str, check: Callable[[], Any], seconds: float, every: float = 0.2) -> Any:
-    """Waits until ``check`` gives something true and returns it; fails with ``what`` after ``seconds``."""
+def until(what: str, look: Callable[[], T], seconds: float = WAIT_S, *, holds: Callable[[T], Any] = bool) -> T:
+    """Looks until ``holds`` is true of what it sees and returns that; fails with ``what`` and with what it saw last."""
     deadline = time.monotonic() + seconds
-    while not (found := check()):
+    while not holds(seen := look()):
         if time.monotonic() > deadline:
-            pytest.fail(f"not within {seconds:.0f} s: {what}")
-        time.sleep(every)
-    return found
+            pytest.fail(f"not within {seconds:.0f} s: {what}; last seen: {seen!r}")
+        time.sleep(0.1)
+    return seen
+
+
+def until_said(words: str, read: Callable[[], str], seconds: float = WAIT_S) -> str:
+    """Reads a text until these words are in it, and returns it."""
+    return until(f"the words {words!r}", read, seconds, holds=lambda text: words in text)
 
 
 @contextlib.contextmanager
@@ -139,7 +159,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     directory = tmp_path_factory.mktemp("plane")
     with ended_with_us(module.__file__, "down", str(directory)), module.ControlPlane(directory, extra=extra) as real:
         found = Plane(real)
-        for name in ("m-1", "m-2"):
+        for name in MACHINES:
             found.machine(name)
         yield found
         found.api.close()

@@ -12,10 +12,11 @@ import yaml
 from torchx.runner import Runner
 from torchx.specs import AppState
 
-from tests.kubernetes.conftest import ROOT, Plane, tool, until
+from tests.kubernetes.conftest import ROOT, Plane, tool, until, until_said
 from tests.kubernetes.samples import sample_app
 from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes.errors import Forbidden
+from zephon.launch.backends.kubernetes.queue import workloads_of
 from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler, create_scheduler
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
@@ -76,11 +77,32 @@ class Queue:
                     uids[pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]] = pod["metadata"]["uid"]
         return uids
 
-    def runs(self, app_id: str, count: int, seconds: float = 30) -> dict[str, str]:
-        found: dict[str, str] = until(
-            f"{count} pods of {app_id} run", lambda: len(self.running(app_id)) == count and self.running(app_id), seconds
+    def seen(self, app_id: str) -> dict[str, Any]:
+        """What the Job controller and Kueue have seen of the pods. They look later than a test does, and decide by this."""
+        job = self.plane.get("Job", app_id.split(":")[1], self.namespace)
+        workloads = workloads_of(self.plane.api, job)
+        conditions = (workloads[-1].get("status") or {}).get("conditions") or [] if workloads else []
+        pods_ready = next((f"{c['status']} {c['reason']}" for c in conditions if c["type"] == "PodsReady"), "")
+        return {"ready": job["status"].get("ready", 0), "PodsReady": pods_ready}
+
+    def runs(self, app_id: str, count: int) -> dict[str, str]:
+        """Waits until so many pods run and the Job controller and Kueue have seen it; returns the pods' UIDs by index."""
+        pods = until(f"{count} pods of {app_id} run", lambda: self.running(app_id), holds=lambda found: len(found) == count)
+        until(
+            f"Job and Workload of {app_id} have seen {count} ready pods",
+            lambda: self.seen(app_id),
+            holds=lambda seen: seen["ready"] == count and seen["PodsReady"].startswith("True"),
         )
-        return found
+        return pods
+
+    def says(self, app_id: str, words: str) -> str:
+        """Waits for these words in the job's line, while the machines report what its pods do."""
+
+        def line() -> str:
+            self.running(app_id)
+            return self.line(app_id)
+
+        return until_said(words, line)
 
 
 # Long enough that no other test of this file meets it, and short where a pod is lost in the middle of a run.
@@ -189,31 +211,20 @@ def test_a_late_replacement_may_cost_the_whole_job_and_status_says_so_before_and
     """Kueue gives a lost pod's successor so long; then every pod is stopped, and the job comes back when there is room."""
     app = queue.submit("a", nodes=3)
     before = queue.runs(app, 3)
-    for machine in ("m-1", "m-2"):
-        queue.plane.kubectl("cordon", machine)
-    try:
+    with queue.plane.no_new_pods():
         (victim,) = queue.plane.find(queue.namespace, "Pod", labels="batch.kubernetes.io/job-completion-index=1")
-        queue.plane.kubectl("delete", "pod", victim["metadata"]["name"], "-n", queue.namespace, "--wait=false")
+        queue.plane.api.delete("Pod", queue.namespace, victim["metadata"]["name"])
 
-        def told(words: str) -> Any:
-            def check() -> str | None:
-                queue.running(app)
-                return line if words in (line := queue.line(app)) else None
-
-            return check
-
-        warned = until("the threat", told("when its readiness timeout is over it stops all nodes"), 15)
+        warned = queue.says(app, "after its recovery timeout (recoveryTimeout of waitForPodsReady) it stops all nodes")
         assert warned.startswith("2 of 3 nodes run")
-        until("all pods stopped", lambda: queue.running(app) == {}, 30)
-        until("what keeps it", told("cannot be placed: 0/2 nodes are available"), 30)
+        until("all pods are stopped", lambda: queue.running(app), holds=lambda pods: not pods)
+        late = queue.says(app, "cannot be placed: 0/2 nodes are available")
+        assert "after its start timeout (timeout of waitForPodsReady) it stops all nodes" in late
         assert queue.state(app) == AppState.PENDING
         assert queue.plane.get("Job", app.split(":")[1], queue.namespace)["status"].get("failedIndexes", "") == ""
-    finally:
-        for machine in ("m-1", "m-2"):
-            queue.plane.kubectl("uncordon", machine)
-    after = queue.runs(app, 3, 60)
+    after = queue.runs(app, 3)
     assert not set(after.values()) & set(before.values())
-    until("no threat is left", lambda: "readiness timeout" not in queue.line(app), 10)
+    assert "the queue" not in queue.line(app), "no threat is left"
 
 
 def test_no_job_is_scaled_below_its_finished_nodes_and_one_that_was_is_told_with_the_way_back(queue: Queue) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torchx.specs import AppState
 
-from zephon.launch.backends.kubernetes.queue import Queued
+from zephon.launch.backends.kubernetes.queue import Queued, read_workloads
 from zephon.launch.backends.kubernetes.status import Summary, summarize
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -104,6 +104,47 @@ def test_what_threatens_a_queued_job_is_in_the_line_beside_its_trouble() -> None
     queued = Queued(warnings=("the queue may evict it",))
     line = summarize(job(queue=True), [pod(0, "Running"), unplaced], queued=queued, now=NOW).line
     assert line == "1 of 2 nodes run; node 1: cannot be placed: 0/3 nodes; the queue may evict it"
+
+
+def workload(**conditions: tuple[str, str, float]) -> dict[str, Any]:
+    """A Workload of two nodes; of each condition its status, its reason and its age in seconds."""
+    listed = [
+        {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "lastTransitionTime": (NOW - timedelta(seconds=age)).isoformat().replace("+00:00", "Z"),
+        }
+        for kind, (status, reason, age) in conditions.items()
+    ]
+    return {"spec": {"podSets": [{"count": 2}]}, "status": {"conditions": listed}}
+
+
+ADMITTED = ("True", "Admitted", 40.0)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "words"),
+    [
+        (
+            {"Admitted": ADMITTED, "PodsReady": ("False", "WaitForStart", 55.0)},
+            "the queue admitted this size 40 s ago and waits for all nodes to be ready: after its start timeout (timeout of",
+        ),
+        (
+            {"Admitted": ADMITTED, "PodsReady": ("False", "WaitForRecovery", 12.0)},
+            "the queue lost a node 12 s ago and waits for its replacement: after its recovery timeout (recoveryTimeout of",
+        ),
+        ({"Admitted": ADMITTED, "PodsReady": ("True", "Recovered", 3.0)}, None),
+        ({"Admitted": ("False", "NoReservation", 3.0), "PodsReady": ("False", "WaitForStart", 55.0)}, None),
+        ({"Admitted": ADMITTED}, None),
+    ],
+)
+def test_the_queues_two_timeouts_are_told_apart_each_with_its_own_clock(
+    conditions: dict[str, tuple[str, str, float]], words: str | None
+) -> None:
+    warnings = read_workloads(job(queue=True), [workload(**conditions)], now=NOW).warnings
+    assert len(warnings) == (1 if words else 0)
+    assert all(str(words) in warning for warning in warnings)
 
 
 def test_two_pods_of_one_index_are_named() -> None:

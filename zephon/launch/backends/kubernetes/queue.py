@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -109,12 +110,17 @@ def queue_says(cluster: Cluster, job: Json, *, now: datetime | None = None) -> Q
         return Queued()
     now = now or datetime.now(UTC)
     try:
-        found = workloads_of(cluster, job)
+        workloads = workloads_of(cluster, job)
     except Forbidden:
         return Queued(reason="the reason is on its Workload, which you may not list" if job["spec"].get("suspend") else None)
-    if not found:
+    return read_workloads(job, workloads, now=now)
+
+
+def read_workloads(job: Json, workloads: Sequence[Json], *, now: datetime) -> Queued:
+    """What a queued job's unfinished Workloads (oldest first) say of it at the time ``now``."""
+    if not workloads:
         return Queued(reason=_no_workload(job, now))
-    newest = found[-1]
+    newest = workloads[-1]
     if newest.get("spec", {}).get("active") is False:
         return Queued(reason=STOPPED_BY_USER)
     reserved = _find(newest, "QuotaReserved")
@@ -124,14 +130,23 @@ def queue_says(cluster: Cluster, job: Json, *, now: datetime | None = None) -> Q
 
 
 def _unready(workload: Json, now: datetime) -> list[str]:
-    """Where Kueue waits for pods (``waitForPodsReady``), it evicts a job whose pods are late, the running ones too."""
-    ready = _find(workload, "PodsReady")
-    if not ready or ready["status"] == "True":
+    """Where Kueue waits for pods (``waitForPodsReady``), it evicts a job whose pods are late, the running ones too.
+
+    It has two clocks: ``timeout`` runs from the admission until all pods have been ready once, ``recoveryTimeout`` from the
+    loss of a ready pod until all are ready again.
+    """
+    ready, admitted = _find(workload, "PodsReady"), _find(workload, "Admitted")
+    if not ready or ready["status"] == "True" or not admitted or admitted["status"] != "True":
         return []
-    late = (now - _time(ready["lastTransitionTime"])).total_seconds()
+    if ready.get("reason") == "WaitForRecovery":
+        lost = _age(ready, now)
+        waits, clock = f"lost a node {lost:.0f} s ago and waits for its replacement", "recovery timeout (recoveryTimeout"
+    else:
+        waiting = _age(admitted, now)
+        waits, clock = f"admitted this size {waiting:.0f} s ago and waits for all nodes to be ready", "start timeout (timeout"
     return [
-        f"the queue has seen pods that are not ready for {late:.0f} s: when its readiness timeout is over it stops all nodes "
-        "and queues the job again; they save and go on later"
+        f"the queue {waits}: after its {clock} of waitForPodsReady) it stops all nodes and queues the job again; "
+        "they save their state and go on later"
     ]
 
 
@@ -175,6 +190,11 @@ def set_active(cluster: Cluster, job: Json, *, active: bool) -> None:
 
 def _find(item: Json, kind: str) -> Json | None:
     return next((c for c in (item.get("status") or {}).get("conditions") or [] if c["type"] == kind), None)
+
+
+def _age(condition: Json, now: datetime) -> float:
+    """Seconds since the condition changed."""
+    return (now - _time(condition["lastTransitionTime"])).total_seconds()
 
 
 def _time(text: str) -> datetime:
