@@ -33,6 +33,7 @@ from zephon.launch.config.compose import compose
 from zephon.launch.status import look
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
+from zephon.run.specs import write_spec
 from zephon.spec.experiment import RunSpec
 
 PARTS = ("drain", "save", "membership", "restore", "first_step")
@@ -101,7 +102,7 @@ def theirs(runs: str, rounds: int) -> list[float]:
     for number in range(rounds):
         spec = laptop_spec(runs, f"torchrun-{number}")
         rundir = session.rundir_of(spec)
-        rundir.write_json("attempts", "0001", "spec.json", data=spec.to_dict())
+        write_spec(rundir, 1, spec)
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         log = Path(rundir.path("torchrun.log"))

@@ -23,6 +23,7 @@ from zephon.agent.link import Link
 from zephon.agent.membership import Finish
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
+from zephon.run.specs import has_spec, write_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,9 +82,8 @@ class Peers:
 
     def agent(self, name: str, port: int, **settings: Any) -> psutil.Process:
         """A whole agent, as on a machine of its own; its workers are the toy's, with these settings."""
-        if not self.rundir.exists("attempts", "0001", "spec.json"):
-            spec = self.servers[-1].coordinator.spec
-            self.rundir.write_json("attempts", "0001", "spec.json", data=spec.to_dict())
+        if not has_spec(self.rundir, 1):
+            write_spec(self.rundir, 1, self.servers[-1].coordinator.spec)
         command = [sys.executable, "-m", "zephon.agent", "--run", self.rundir.url, "--attempt", "1"]
         command += ["--endpoint", f"127.0.0.1:{port}", "--node", name, "--worker", WORKER]
         env = {**os.environ, "ZEPHON_TOY": json.dumps(settings), "OMP_NUM_THREADS": "1"}

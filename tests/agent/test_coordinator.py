@@ -16,7 +16,6 @@ from tests.agent.toy import toy_spec
 from zephon.agent.coordinator import allowed_nodes, note_stop, want_nodes
 from zephon.agent.link import parse_endpoint
 from zephon.errors import ConfigError
-from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
 
@@ -207,13 +206,3 @@ def test_allowed_node_counts_follow_lanes_processes_and_tensor_parallel(tmp_path
     assert [n for n in range(1, 9) if allowed_nodes(two)(n)] == [1, 2, 4]
     tensor = dataclasses.replace(whole, trainer=dataclasses.replace(spec.trainer, tensor_parallel=2))
     assert [n for n in range(1, 9) if allowed_nodes(tensor)(n)] == [2, 4, 8]
-
-
-def test_the_newest_checkpoint_is_the_newest_complete_one(tmp_path: Path) -> None:
-    rundir = RunDir(str(tmp_path))
-    assert newest_checkpoint(rundir) == -1
-    for step, complete in ((10, True), (20, True), (30, False)):
-        name = "COMPLETE" if complete else "rank-0.pt"
-        rundir.write_json("checkpoints", f"step-{step:08d}", name, data={})
-    rundir.write_json("checkpoints", "step-tmp", "COMPLETE", data={})
-    assert newest_checkpoint(rundir) == 20

@@ -22,6 +22,7 @@ from zephon.ops.tokenizers import load_tokenizer
 from zephon.run import ledger
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
+from zephon.run.specs import write_spec
 from zephon.spec.experiment import RunSpec, StageSpec, StagesSpec
 from zephon.stages.stage import read_turns
 from zephon.train.feed import PipelineFeed, pipeline
@@ -120,7 +121,7 @@ def unbroken(spec: RunSpec, rundir: RunDir) -> list[str]:
 def test_a_run_in_an_object_store_is_drained_resumed_at_another_size_and_done(objects: str, job: Callable[..., Job]) -> None:
     spec = spec_of(objects)
     rundir = RunDir(f"{objects}/runs/far")
-    rundir.write_json("attempts", "0001", "spec.json", data=spec.to_dict())
+    write_spec(rundir, 1, spec)
     two = job(rundir.url, 1, 2)
     until(lambda: step(rundir, 1) >= 1, 120, two.story)
     for agent in two.processes[1:]:
@@ -135,7 +136,7 @@ def test_a_run_in_an_object_store_is_drained_resumed_at_another_size_and_done(ob
 
     own = {"report": StageSpec(call="tests.launch.own_stages:report", outputs=("report.json",))}
     stages = StagesSpec(order=("calibrate", "train", "report"), own=own)
-    rundir.write_json("attempts", "0002", "spec.json", data=dataclasses.replace(spec, stages=stages).to_dict())
+    write_spec(rundir, 2, dataclasses.replace(spec, stages=stages))
     one = job(rundir.url, 2, 1)
     assert one.statuses() == [0, 0]
     lines = rundir.fs.cat_file(rundir.path("ledger.jsonl")).decode().splitlines()

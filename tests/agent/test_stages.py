@@ -21,6 +21,7 @@ import pytest
 from tests.agent.toy import WORKER, toy_spec
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
+from zephon.run.specs import write_spec
 from zephon.spec.experiment import StageSpec, StagesSpec
 from zephon.stages.stage import read_record, read_turns
 
@@ -36,7 +37,7 @@ class Cast:
         stages = StagesSpec(order=order, own={name: StageSpec.from_dict(one) for name, one in own.items()})
         spec = toy_spec(root, nodes=2, steps=3, **{"heartbeat_s": 2.0, **elastic})
         self.rundir = RunDir(str(root / "toy"))
-        self.rundir.write_json("attempts", "0001", "spec.json", data=dataclasses.replace(spec, stages=stages).to_dict())
+        write_spec(self.rundir, 1, dataclasses.replace(spec, stages=stages))
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]

@@ -16,6 +16,7 @@ from zephon.launch.backends.kubernetes.options import options_from
 from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler
 from zephon.launch.status import look
 from zephon.run.directory import RunDir
+from zephon.run.specs import newest_spec
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -54,7 +55,7 @@ def run(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 
 def scheduler_of(rundir: RunDir) -> KubernetesScheduler:
-    return KubernetesScheduler("test", options_from(session.stored_spec(rundir).scheduler.options))
+    return KubernetesScheduler("test", options_from(newest_spec(rundir).scheduler.options))
 
 
 def name_of(rundir: RunDir) -> str:

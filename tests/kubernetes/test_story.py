@@ -13,6 +13,7 @@ from zephon.launch.status import look
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.run.directory import RunDir
 from zephon.run.ledger import read_ledger, step_digest
+from zephon.run.specs import newest_spec
 from zephon.train.feed import PipelineFeed, pipeline
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -80,7 +81,7 @@ def test_one_run_through_every_change_is_the_unbroken_run(machines: Machines, ca
 
 def unbroken(rundir: RunDir) -> list[str]:
     """The digests of one uninterrupted pass of the loader on one rank."""
-    spec = session.stored_spec(rundir)
+    spec = newest_spec(rundir)
     built = pipeline(spec, load_tokenizer(spec.tokenizer.id), dp_rank=0, dp_size=1)
     built.calibrate({name: (pair[0], pair[1]) for name, pair in rundir.read_json("calibration.json").items()})
     feed = PipelineFeed(built)

@@ -22,6 +22,7 @@ from zephon.launch.cli.main import main
 from zephon.launch.status import find_run, look
 from zephon.run.directory import RunDir
 from zephon.run.events import EventLog, read_events
+from zephon.run.specs import write_spec
 
 RESIZE = {
     "reason": "a node joined",
@@ -39,7 +40,7 @@ class Written:
     def __init__(self, tmp_path: Path, *, name: str = "toy") -> None:
         spec = toy_spec(tmp_path / "runs", name=name, nodes=2, steps=100, stall_s=30.0)
         self.rundir = session.rundir_of(spec)
-        self.rundir.write_json("attempts", "0001", "spec.json", data=spec.to_dict())
+        write_spec(self.rundir, 1, spec)
         self._lock: Any = None
 
     def supervisor(self, **facts: Any) -> Written:
@@ -156,7 +157,7 @@ def test_a_run_whose_directory_only_the_nodes_see_is_found_in_the_launchers_reco
     rundir = session.rundir_of(spec)
     assert rundir.root.startswith(str(tmp_path / "state"))
     assert session.url_of(spec, rundir) == "/only/on/nodes/exp1"
-    rundir.write_json("attempts", "0001", "spec.json", data=spec.to_dict())
+    write_spec(rundir, 1, spec)
     assert find_run("exp1", "/only/on/nodes").root == rundir.root
 
 

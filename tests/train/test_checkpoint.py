@@ -17,6 +17,7 @@ from tests.train.ranks import Meet, Ranks, on_ranks
 from tests.train.synthetic import spec
 from tests.train.training import job, some_steps, state_hash
 from zephon.errors import SaveFailed, StateError
+from zephon.run import checkpoints
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 from zephon.train import checkpoint
@@ -57,7 +58,7 @@ def load_and_train(meet: Meet, rank: int, some: RunSpec, folder: str, count: int
 
 
 def step_folder(root: Path, step: int) -> Path:
-    return root / "checkpoints" / checkpoint.folder(step)
+    return root / "checkpoints" / checkpoints.name_of(step)
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +97,13 @@ def test_weights_and_every_optimizer_field_are_bit_equal_after_resharding(tmp_pa
 
 def test_an_interrupted_save_is_named_skipped_and_later_replaced(saved, run):
     _, _, some = saved
-    (step_folder(run, 3) / checkpoint.MARK).unlink()
+    (step_folder(run, 3) / checkpoints.MARK).unlink()
     (step_folder(run, 3) / ".metadata").unlink()
     found = on_ranks(load_and_train, 2, some, str(run), 1)
     assert [one["step"] for one in found] == [2, 2]
     assert found[0]["told"][0] == "checkpoint step-00000003 was never completed: skipped"
     on_ranks(train_and_save, 2, some, str(run), [1])
-    assert checkpoint.complete_steps(RunDir(str(run)))[-1] == 3
+    assert checkpoints.complete_steps(RunDir(str(run)))[-1] == 3
     assert checkpoint.damage(RunDir(str(run)), 3) is None
 
 
@@ -159,7 +160,7 @@ def test_another_data_stream_is_refused_with_both_values(saved, run):
 def test_the_last_k_and_every_nth_checkpoint_are_kept(tmp_path):
     some = spec(checkpoint__keep_last=2, checkpoint__keep_every=3, trainer__steps=8)
     on_ranks(train_and_save, 1, some, str(tmp_path), [1] * 7)
-    assert checkpoint.steps_on_disk(RunDir(str(tmp_path))) == [3, 6, 7]
+    assert checkpoints.steps_on_disk(RunDir(str(tmp_path))) == [3, 6, 7]
 
 
 def failing_save(meet: Meet, rank: int, some: RunSpec, folder: str) -> str:
@@ -189,12 +190,12 @@ def test_an_error_of_one_rank_in_a_save_ends_the_save_on_all_ranks_and_leaves_no
     found = on_ranks(failing_save, 2, spec(checkpoint__background=background), str(tmp_path), timeout=30)
     for text in found:
         assert "rank 1: OSError(28, 'No space left on device')" in text
-    assert checkpoint.complete_steps(RunDir(str(tmp_path))) == []
+    assert checkpoints.complete_steps(RunDir(str(tmp_path))) == []
 
 
 def test_the_marker_lists_every_file_with_its_size(saved):
-    mark = json.loads((step_folder(saved[0], 2) / checkpoint.MARK).read_text())
-    on_disk = {path.name: path.stat().st_size for path in step_folder(saved[0], 2).iterdir() if path.name != checkpoint.MARK}
+    mark = json.loads((step_folder(saved[0], 2) / checkpoints.MARK).read_text())
+    on_disk = {path.name: path.stat().st_size for path in step_folder(saved[0], 2).iterdir() if path.name != checkpoints.MARK}
     assert {name: one["size"] for name, one in mark["files"].items()} == on_disk
     assert set(on_disk) == {".metadata", "meta.json", "__0_0.distcp"}
 
@@ -227,7 +228,7 @@ def test_a_kill_in_a_background_save_leaves_the_checkpoint_before_even_when_one_
             time.sleep(0.01)
         ranks.kill(0)
         ranks.kill(1)
-    assert checkpoint.steps_on_disk(RunDir(str(tmp_path))) == [1, 2]
+    assert checkpoints.steps_on_disk(RunDir(str(tmp_path))) == [1, 2]
     found = on_ranks(load_and_train, 1, some, str(tmp_path), 1)
     assert found[0]["step"] == 1
     assert found[0]["told"][0] == "checkpoint step-00000002 was never completed: skipped"

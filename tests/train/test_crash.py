@@ -10,9 +10,9 @@ import pytest
 
 from tests.train.ranks import Ranks
 from tests.train.test_worker import curve, free_port, work, workers, write_run
+from zephon.run.checkpoints import complete_steps, read_marker
 from zephon.run.directory import RunDir
 from zephon.run.ledger import compare
-from zephon.train import checkpoint
 
 KILLS, STEPS, DRAINS = 20, 200, 8
 CHANGES = {
@@ -27,7 +27,9 @@ CHANGES = {
 def last_tensors(folder: Path) -> str:
     """The SHA-256 of the final checkpoint's tensors file."""
     run = RunDir(str(folder))
-    return str(checkpoint.marker(run, STEPS)["files"]["__0_0.distcp"]["sha256"])
+    marker = read_marker(run, STEPS)
+    assert marker is not None
+    return marker.files["__0_0.distcp"].sha256
 
 
 @pytest.mark.slow
@@ -68,7 +70,7 @@ def test_sigterm_to_one_rank_at_any_moment_makes_all_save_the_same_step_and_leav
             ranks.terminate(1)
             statuses = [status for status, _ in ranks.results(timeout=60)]
         done = _lines(broken / "ledger.jsonl")
-        assert (statuses, checkpoint.complete_steps(RunDir(str(broken)))[-1]) == ([75, 143], done)
+        assert (statuses, complete_steps(RunDir(str(broken)))[-1]) == ([75, 143], done)
     write_run(broken, DRAINS + 1, **{**CHANGES, "trainer__steps": 60})
     assert workers(broken, 1, DRAINS + 1) == [0]
     assert _lines(broken / "ledger.jsonl") == 60

@@ -15,6 +15,7 @@ from zephon.errors import ConfigError
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.run.directory import RunDir
 from zephon.run.ledger import compare, read_ledger
+from zephon.run.specs import read_spec
 from zephon.spec.experiment import RunSpec
 from zephon.train.feed import PipelineFeed, pipeline
 from zephon.train.metrics import series
@@ -42,7 +43,7 @@ def experiment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("feed")
     write_documents(folder)
     write_oversized(folder, lanes__allow="uneven")
-    return RunSpec.from_dict(RunDir(str(folder)).read_json("attempts", "0001", "spec.json"))
+    return read_spec(RunDir(str(folder)), 1)
 
 
 def steps_at(spec: RunSpec, size: int) -> list[GlobalStep]:
@@ -191,7 +192,7 @@ def test_from_every_step_on_what_is_told_and_what_is_left_behind_are_all_bad_lin
     bad = write_some_bad(tmp_path, 580)
     fields = {"data__chunk_bytes": 1024, "data__exhausted": "stop", "data__on_error": "quarantine"}
     write_run(tmp_path, data__datasets={"mine": {"path": str(tmp_path / "data")}}, **fields)
-    spec = RunSpec.from_dict(RunDir(str(tmp_path)).read_json("attempts", "0001", "spec.json"))
+    spec = read_spec(RunDir(str(tmp_path)), 1)
     tokenizer = load_tokenizer("bytes")
     feed = PipelineFeed(pipeline(spec, tokenizer, dp_rank=0, dp_size=1))
     steps = list(feed.steps())

@@ -13,6 +13,7 @@ from tests.train.test_checkpoint import train_and_save
 from tests.train.training import run_steps
 from zephon.errors import ConfigError, StateError
 from zephon.run.directory import RunDir
+from zephon.run.specs import write_spec
 from zephon.train.hf import export, hf_name, start_from
 from zephon.train.model import Decoder
 
@@ -22,7 +23,7 @@ def exported(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     some = spec(model__tie_embeddings=request.param)
     on_ranks(train_and_save, 2, some, str(folder), [2])
-    RunDir(str(folder)).write_json("attempts", "0001", "spec.json", data=some.to_dict())
+    write_spec(RunDir(str(folder)), 1, some)
     return export(RunDir(str(folder)), folder / "hf"), some
 
 

@@ -8,8 +8,9 @@ import fsspec
 
 from tests.train.ranks import Meet, on_ranks
 from tests.train.test_worker import write_run
+from zephon.run.checkpoints import complete_steps
 from zephon.run.directory import RunDir
-from zephon.train import checkpoint, worker
+from zephon.train import worker
 from zephon.train.metrics import series
 from zephon.train.records import Mirror
 
@@ -22,7 +23,7 @@ def far_run(meet: Meet, rank: int) -> list[Any]:
         status = worker.main(url, attempt)
         run = RunDir(url)
         lines = run.fs.cat_file(run.path("ledger.jsonl")).splitlines()
-        found.append((status, len(lines), [one["step"] for one in series(run)], checkpoint.complete_steps(run)))
+        found.append((status, len(lines), [one["step"] for one in series(run)], complete_steps(run)))
     return found
 
 

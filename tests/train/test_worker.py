@@ -18,6 +18,7 @@ import pytest
 from tests.train.ranks import Meet, on_ranks
 from zephon.run.directory import RunDir
 from zephon.run.ledger import compare
+from zephon.run.specs import write_spec
 from zephon.spec.experiment import RunSpec
 from zephon.train import worker
 from zephon.train.metrics import series
@@ -44,8 +45,7 @@ def write_run(folder: Path | str, attempt: int = 1, **changes: Any) -> None:
         for group in groups:
             place = place.setdefault(group, {})
         place[last] = value
-    place = ("attempts", RunDir.attempt_name(attempt), "spec.json")
-    RunDir(str(folder)).write_json(*place, data=RunSpec.from_dict(data).to_dict())
+    write_spec(RunDir(str(folder)), attempt, RunSpec.from_dict(data))
 
 
 def free_port() -> int:

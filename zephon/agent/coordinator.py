@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from zephon.agent.entry import read_spec
+from zephon.agent.entry import bring_spec
 from zephon.agent.membership import Action, Assign, Finish, Membership, Regroup, Release, Rules
 from zephon.agent.resizes import Resizes
 from zephon.errors import ZephonError
@@ -282,7 +282,7 @@ def _staged() -> type[Coordinator]:
 
 async def _main(arguments: argparse.Namespace) -> int:
     rundir = RunDir(arguments.run)
-    spec = read_spec(rundir, arguments.attempt)
+    spec = bring_spec(rundir, arguments.attempt)
     made = _staged() if len(spec.stages.order) > 1 else Coordinator
     coordinator = made(rundir, arguments.attempt, spec, expected=arguments.nodes)
     if arguments.linger:

@@ -7,17 +7,20 @@ decided so: starting this agent again is no use), 143 asked to leave (after drai
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import signal
 import sys
 import threading
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit
 from zephon.run.directory import RunDir
+from zephon.run.specs import has_spec, read_spec, write_spec
 from zephon.spec.experiment import RunSpec
 
 if TYPE_CHECKING:
@@ -88,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: leaving.set())
     signal.signal(signal.SIGINT, lambda *_: leaving.set())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is no reason to stop training
-    spec = read_spec(RunDir(arguments.run), arguments.attempt)
+    spec = bring_spec(RunDir(arguments.run), arguments.attempt)
     preload(modules_for(arguments.worker))
     server = ForkServer.fork()  # before the first thread
     try:
@@ -176,24 +179,14 @@ def check_writable(rundir: RunDir, attempt: int) -> None:
             )
 
 
-def read_spec(rundir: RunDir, attempt: int) -> RunSpec:
+def bring_spec(rundir: RunDir, attempt: int) -> RunSpec:
     """The attempt's spec; where the run directory lacks it, the file that ``ZEPHON_SPEC_FILE`` names is put there.
 
     Raises:
         ConfigError: there is neither, or the run directory is not writable.
     """
-    import json
-    from pathlib import Path
-
     check_writable(rundir, attempt)
-    where = ("attempts", RunDir.attempt_name(attempt), "spec.json")
     handed = os.environ.get("ZEPHON_SPEC_FILE")
-    if not rundir.exists(*where):
-        if not handed:
-            raise ConfigError(
-                f"{rundir.path(*where)} does not exist",
-                follows="the workers would not know what to train",
-                remedy="start the run with `zephon run`, or name a file with the resolved spec in ZEPHON_SPEC_FILE",
-            )
-        rundir.write_bytes(*where, data=Path(handed).read_bytes())
-    return RunSpec.from_dict(json.loads(rundir.fs.cat_file(rundir.path(*where))))
+    if handed and not has_spec(rundir, attempt):
+        write_spec(rundir, attempt, RunSpec.from_dict(json.loads(Path(handed).read_bytes())))
+    return read_spec(rundir, attempt)

@@ -34,6 +34,7 @@ from zephon.run.directory import RunDir
 from zephon.run.environment import environment
 from zephon.run.events import EventLog
 from zephon.run.lease import Lease
+from zephon.run.specs import new_attempt, newest_spec
 from zephon.spec.experiment import RunSpec
 from zephon.stages import stage as stages
 
@@ -138,12 +139,11 @@ def start(
     try:
         if parent is not None:
             _hand_down(parent, spec)
-        attempt = _new_attempt(rundir, spec, environment(words, choices or {}))
+        attempt = new_attempt(rundir, spec)
+        rundir.write_json("attempts", RunDir.attempt_name(attempt), "environment.json", data=environment(words, choices or {}))
         if spec.scheduler.name == "local" and not _trained(rundir):
             forget_measures(rundir, contract)
         contracts.record(rundir, contract, spec, allowed, attempt=attempt)
-        if not rundir.exists("spec.json"):
-            rundir.write_json("spec.json", data=spec.to_dict())
         EventLog(rundir, attempt, "launcher").write("start", nodes=spec.nodes, resumed_at=max(done, 0), sha256=spec.sha256())
         handle = _submit(spec, rundir, attempt, worker, lease)
     except BaseException:
@@ -238,14 +238,6 @@ def _trained(rundir: RunDir) -> bool:
     return rundir.exists("ledger.jsonl") or newest_checkpoint(rundir) >= 0
 
 
-def _new_attempt(rundir: RunDir, spec: RunSpec, record: Mapping[str, Any]) -> int:
-    attempt = max(rundir.attempts(), default=0) + 1
-    while not rundir.create("attempts", RunDir.attempt_name(attempt), "spec.json", data=spec.to_dict()):
-        attempt += 1
-    rundir.write_json("attempts", RunDir.attempt_name(attempt), "environment.json", data=record)
-    return attempt
-
-
 def _forked(spec: RunSpec, name: str) -> tuple[RunSpec, dict[str, Any]]:
     """The spec of a fork and the record of its parent."""
     parent = rundir_of(spec)
@@ -273,12 +265,6 @@ def _hand_down(parent: Mapping[str, Any], spec: RunSpec) -> None:
             follows="the fork would begin from other weights than its parent's",
             remedy="see the message; the parent run is unchanged",
         )
-
-
-def stored_spec(rundir: RunDir) -> RunSpec:
-    """The spec of the newest attempt: the record is enough, no config folder is needed."""
-    attempt = rundir.attempts()[-1]
-    return RunSpec.from_dict(rundir.read_json("attempts", RunDir.attempt_name(attempt), "spec.json"))
 
 
 def changed(spec: RunSpec, words: Sequence[str], *, config_dir: str | None = None) -> RunSpec:
@@ -336,7 +322,7 @@ def resume(
         if not words and fork is None:
             return _go_on(rundir, status)
         control.command(rundir, status.attempt, {"verb": "delete"})
-    stored = placed(stored_spec(rundir), rundir)
+    stored = placed(newest_spec(rundir), rundir)
     spec = changed(stored, words, config_dir=config_dir)
     check_same(spec, stored)
     if spec.scheduler.name == "local":
@@ -361,7 +347,7 @@ def stop(rundir: RunDir, *, wait_s: float | None = None) -> RunStatus:
     control.command(rundir, status.attempt, {"verb": "stop"})
     if wait_s == 0:
         return look(rundir)
-    spec = stored_spec(rundir)
+    spec = newest_spec(rundir)
     limit = wait_s if wait_s is not None else spec.elastic.drain_s + 30.0
     return wait_for(rundir, lambda now: now.state not in LIVE, limit, "to stop")
 
@@ -374,7 +360,7 @@ def rescale(rundir: RunDir, nodes: int, *, wait_s: float | None = None) -> RunSt
     Raises:
         ConfigError: not possible for this run, or not settled in time.
     """
-    spec = stored_spec(rundir)
+    spec = newest_spec(rundir)
     status = look(rundir)
     if status.state in UNSETTLED and control.scheduler_of_attempt(rundir, status.attempt) == "local":
         status = wait_for(rundir, lambda now: now.state not in UNSETTLED, spec.elastic.join_timeout_s, "to make its first step")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -13,10 +14,11 @@ from zephon.errors import ConfigError, nearest
 from zephon.exits import Exit
 from zephon.launch.control import read_state
 from zephon.run.attempt import state_home
-from zephon.run.checkpoints import newest_checkpoint
+from zephon.run.checkpoints import completed_at, newest_checkpoint
 from zephon.run.data_end import data_end
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
+from zephon.run.specs import find_spec
 
 LIVE = ("QUEUED", "STARTING", "RUNNING", "TRAINING", "DRAINING", "DEGRADED", "STALLED", "UNKNOWN")
 
@@ -85,18 +87,17 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
             remedy="check the name; `zephon list` shows the runs",
         )
     attempt = attempts[-1]
-    where = ("attempts", RunDir.attempt_name(attempt))
-    spec = rundir.find_json(*where, "spec.json") or {}
+    spec = find_spec(rundir, attempt)
     progress = _newest_progress(rundir, attempts)
     fresh = progress is not None and progress["attempt"] == attempt
     supervisor = read_state(rundir, attempt)
-    step, steps = (progress or {}).get("step", 0), spec.get("trainer", {}).get("steps", 0)
+    step, steps = (progress or {}).get("step", 0), spec.trainer.steps if spec else 0
     speed = _steps_per_s(rundir, attempt) if fresh else None
     checkpoint = newest_checkpoint(rundir)
     members = supervisor["members"] if supervisor else []
     counters = (supervisor or {}).get("counters", {})
     age = now - progress["time"] if fresh and progress else None
-    stall_s = spec.get("elastic", {}).get("stall_s", 120.0)
+    stall_s = spec.elastic.stall_s if spec else math.inf
     ended = step < steps and data_end(rundir) == step
     state = _state(supervisor, fresh=fresh, age=age, stall_s=stall_s, finished=steps > 0 and (step >= steps or ended))
     message = (supervisor or {}).get("message", "")
@@ -116,7 +117,7 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
         target=(supervisor or {}).get("target", 0),
         generation=(supervisor or {}).get("generation", 0),
         checkpoint=checkpoint if checkpoint >= 0 else None,
-        checkpoint_age_s=now - _modified(rundir, checkpoint) if checkpoint >= 0 else None,
+        checkpoint_age_s=now - completed_at(rundir, checkpoint) if checkpoint >= 0 else None,
         progress_age_s=age,
         status=(supervisor or {}).get("status"),
         message=f"the data ended after {step} of {steps} steps" if ended and state == "DONE" else message,
@@ -178,12 +179,6 @@ def _parsed(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _modified(rundir: RunDir, step: int) -> float:
-    info = rundir.fs.info(rundir.path("checkpoints", f"step-{step:08d}", "COMPLETE"))
-    modified = info.get("mtime") or info.get("LastModified") or info.get("created")
-    return float(modified if isinstance(modified, (int, float)) else modified.timestamp()) if modified else time.time()
 
 
 def _last_error(rundir: RunDir, attempt: int) -> str:

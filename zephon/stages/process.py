@@ -18,6 +18,7 @@ from typing import Any
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit
 from zephon.run.directory import RunDir
+from zephon.run.specs import read_spec
 from zephon.spec.experiment import RunSpec
 from zephon.stages.stage import (
     Stage,
@@ -113,7 +114,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
     rundir = RunDir(arguments.run)
-    spec = RunSpec.from_dict(rundir.read_json("attempts", RunDir.attempt_name(arguments.attempt), "spec.json"))
+    spec = read_spec(rundir, arguments.attempt)
     (stage,) = (one for one in stages_of(spec) if one.name == arguments.stage)
     return run_stage(rundir, arguments.attempt, stage, spec, turn=arguments.turn)
 

@@ -1,9 +1,7 @@
 """Checkpoints: PyTorch distributed checkpoint inside, one marker file outside.
 
-    checkpoints/step-00000030/
+    checkpoints/step-00000030/      meta.json, COMPLETE (see zephon/run/checkpoints.py) and, by PyTorch,
         __0_0.distcp ...  .metadata      tensors and lane cursors, loadable at any size and sharding
-        meta.json                        step, tokens, fingerprints, what a reader without torch may want
-        COMPLETE                         written last: every file with its size and SHA-256
 
 Without ``COMPLETE`` a folder is an interrupted save: it is named, skipped and later replaced. With it, a part that is
 missing, short or altered is damage: it is named, and the checkpoint before is used only when ``checkpoint.resume=last_good``
@@ -18,7 +16,6 @@ import posixpath
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -28,75 +25,43 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from zephon.errors import SaveFailed, StateError, ZephonError
+from zephon.run.checkpoints import (
+    MARK,
+    Marker,
+    Meta,
+    SavedFile,
+    begin,
+    complete_steps,
+    is_complete,
+    name_of,
+    path_of,
+    read_marker,
+    read_meta,
+    remove,
+    steps_on_disk,
+    url_of,
+    write_marker,
+)
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import CheckpointSpec, RunSpec
 from zephon.train.distributed import World
 
-MARK, META, FOLDER, VERSION = "COMPLETE", "meta.json", "checkpoints", 1
 LANE = "loader.lane."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Meta:
-    """What a checkpoint says about itself, beside its tensors.
-
-    Args:
-        step: optimizer steps done, so also the index of the next step.
-        tokens: trained tokens so far.
-        loader: a loader state less its lanes (version, fingerprint, step).
-        pinned: the RunSpec's pinned fields by dotted name.
-        skipped: steps whose update was left out, by design or after a rollback.
-        average: of the loss, which spikes are compared with.
-    """
-
-    step: int
-    tokens: int
-    loader: dict[str, Any]
-    pinned: dict[str, Any]
-    guarded: dict[str, Any]
-    rng: dict[str, Any]
-    skipped: tuple[int, ...] = ()
-    average: float | None = None
-
-
-def folder(step: int) -> str:
-    return f"step-{step:08d}"
-
-
-def steps_on_disk(run: RunDir) -> list[int]:
-    """Steps that have a folder, complete or not, ascending."""
-    if not run.exists(FOLDER):
-        return []
-    names = [posixpath.basename(str(path).rstrip("/")) for path in run.fs.ls(run.path(FOLDER), detail=False, refresh=True)]
-    return sorted(int(name[5:]) for name in names if name.startswith("step-") and name[5:].isdigit())
-
-
-def marker(run: RunDir, step: int) -> dict[str, Any] | None:
-    """The content of ``COMPLETE``, or None where the save never ended."""
-    if not run.exists(FOLDER, folder(step), MARK):
-        return None
-    found: dict[str, Any] = run.read_json(FOLDER, folder(step), MARK)
-    return found
-
-
-def complete_steps(run: RunDir) -> list[int]:
-    """Steps with a complete checkpoint, ascending. Needs no torch state and no other rank."""
-    return [step for step in steps_on_disk(run) if marker(run, step) is not None]
 
 
 def damage(run: RunDir, step: int, *, part: int = 0, parts: int = 1) -> str | None:
     """What is wrong with a complete checkpoint's files; a rank checks every ``parts``-th of them. None when nothing is."""
-    mark = marker(run, step)
+    mark = read_marker(run, step)
     if mark is None:
         return f"{MARK} is missing"
-    for name in sorted(mark["files"])[part::parts]:
-        path, wanted = run.path(FOLDER, folder(step), name), mark["files"][name]
+    for name in sorted(mark.files)[part::parts]:
+        path, wanted = path_of(run, step, name), mark.files[name]
         if not run.fs.exists(path):
             return f"{name} is missing"
         size = run.fs.size(path)
-        if size != wanted["size"]:
-            return f"{name} has {size} bytes and should have {wanted['size']}"
-        if _sha256(run, path) != wanted["sha256"]:
+        if size != wanted.size:
+            return f"{name} has {size} bytes and should have {wanted.size}"
+        if _sha256(run, path) != wanted.sha256:
             return f"{name} has the right size and other content (its SHA-256 differs)"
     return None
 
@@ -112,12 +77,15 @@ def choose(run: RunDir, world: World, *, policy: str, tell: Callable[[str], None
         StateError: the newest complete checkpoint is damaged and the policy is ``latest``.
     """
     mine = {
-        step: hashlib.sha256(json.dumps(marker(run, step), sort_keys=True).encode()).hexdigest() for step in complete_steps(run)
+        marker.step: hashlib.sha256(json.dumps(marker.to_dict(), sort_keys=True).encode()).hexdigest()
+        for step in complete_steps(run)
+        if (marker := read_marker(run, step)) is not None
     }
     every = world.exchange(mine)
     common = sorted(step for step, digest in mine.items() if all(other.get(step) == digest for other in every))
     for step in sorted(set(steps_on_disk(run)) - set(common)):
-        tell(f"checkpoint {folder(step)} {'is not the same on every rank' if step in mine else 'was never completed'}: skipped")
+        why = "is not the same on every rank" if step in mine else "was never completed"
+        tell(f"checkpoint {name_of(step)} {why}: skipped")
     for step in reversed(common):
         found = world.exchange(damage(run, step, part=world.seat.rank, parts=world.seat.size))
         reason = next((one for one in found if one is not None), None)
@@ -126,13 +94,13 @@ def choose(run: RunDir, world: World, *, policy: str, tell: Callable[[str], None
         older = [s for s in common if s < step]
         if policy == "latest":
             raise StateError(
-                f"checkpoint {folder(step)} of {run.url} is damaged: {reason}",
+                f"checkpoint {name_of(step)} of {run.url} is damaged: {reason}",
                 follows="training would go on from other weights, or from none",
-                remedy=f"resume with checkpoint.resume=last_good to go back to {folder(older[-1])}"
+                remedy=f"resume with checkpoint.resume=last_good to go back to {name_of(older[-1])}"
                 if older
                 else "restore the file from a copy, or delete the checkpoints folder to begin again",
             )
-        tell(f"checkpoint {folder(step)} is damaged ({reason}): skipped")
+        tell(f"checkpoint {name_of(step)} is damaged ({reason}): skipped")
     return None
 
 
@@ -142,7 +110,7 @@ def load(run: RunDir, step: int, tensors: dict[str, Tensor], world: World) -> tu
     Raises:
         StateError: the checkpoint has other tensors, or other shapes, than asked for.
     """
-    meta = Meta(**run.read_json(FOLDER, folder(step), META)["meta"])
+    meta = read_meta(run, step)
     source = reader(run, step)
     saved = source.read_metadata().state_dict_metadata
     _check_names(run, step, tensors, saved)
@@ -161,7 +129,7 @@ def _check_names(run: RunDir, step: int, tensors: dict[str, Tensor], saved: dict
     missing, surplus = sorted(set(wanted) - set(shapes)), sorted(set(shapes) - set(wanted))
     other = [f"{n} {shapes[n]} instead of {wanted[n]}" for n in sorted(set(wanted) & set(shapes)) if shapes[n] != wanted[n]]
     raise StateError(
-        f"checkpoint {folder(step)} of {run.url} holds another model or optimizer: "
+        f"checkpoint {name_of(step)} of {run.url} holds another model or optimizer: "
         f"missing {missing[:3]}, surplus {surplus[:3]}, other shapes {other[:3]}",
         follows="parts of the training state would silently begin from zero",
         remedy="resume with the model and optimizer that this run was started with, or begin a new run",
@@ -252,10 +220,9 @@ class Saver:
             rank, (cause, _) = min(error.failures.items())
             raise _save_failed(run, meta.step, f"rank {rank}: {cause!r}") from error
 
-    def _finish(self, files: dict[str, Any], meta: Meta) -> None:
+    def _finish(self, files: dict[str, SavedFile], meta: Meta) -> None:
         self._fence()
-        data = {"version": VERSION, "step": meta.step, "world_size": self._world.seat.size, "files": files}
-        self._run.write_json(FOLDER, folder(meta.step), MARK, data=data)
+        write_marker(self._run, Marker(step=meta.step, world_size=self._world.seat.size, files=files))
         prune(self._run, self._spec)
 
     def _agreed(self, work: Callable[[], Any]) -> list[Any]:
@@ -299,27 +266,22 @@ def prune(run: RunDir, spec: CheckpointSpec) -> None:
         kept |= {step for step in done if step % spec.keep_every == 0}
     for step in done:
         if step not in kept:
-            # The marker goes first: an interrupted removal must not look like a checkpoint.
-            run.fs.rm_file(run.path(FOLDER, folder(step), MARK))
-            run.fs.rm(run.path(FOLDER, folder(step)), recursive=True)
+            remove(run, step)
 
 
 def _prepare(run: RunDir, meta: Meta) -> str:
-    place = (FOLDER, folder(meta.step))
-    if marker(run, meta.step) is not None and damage(run, meta.step) is None:
+    if is_complete(run, meta.step) and damage(run, meta.step) is None:
         return "there"
-    if run.exists(*place):
-        run.fs.rm(run.path(*place), recursive=True)
-    run.write_json(*place, META, data={"version": VERSION, "meta": meta.__dict__})
+    begin(run, meta)
     return "ready"
 
 
-def _own_files(run: RunDir, step: int, rank: int) -> dict[str, Any]:
+def _own_files(run: RunDir, step: int, rank: int) -> dict[str, SavedFile]:
     files = {}
-    for path in run.fs.ls(run.path(FOLDER, folder(step)), detail=False, refresh=True):
+    for path in run.fs.ls(path_of(run, step), detail=False, refresh=True):
         name = posixpath.basename(str(path))
         if name.startswith(f"__{rank}_") or (rank == 0 and not name.startswith("__")):
-            files[name] = {"size": run.fs.size(path), "sha256": _sha256(run, path)}
+            files[name] = SavedFile(run.fs.size(path), _sha256(run, path))
     return files
 
 
@@ -333,24 +295,24 @@ def _sha256(run: RunDir, path: str) -> str:
 
 def _writer(run: RunDir, step: int) -> dcp.StorageWriter:
     if run.local:
-        return dcp.FileSystemWriter(run.path(FOLDER, folder(step)))
+        return dcp.FileSystemWriter(path_of(run, step))
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
-    return FsspecWriter(posixpath.join(run.url, FOLDER, folder(step)))
+    return FsspecWriter(url_of(run, step))
 
 
 def reader(run: RunDir, step: int) -> dcp.StorageReader:
     """PyTorch's reader of one checkpoint, local or on any fsspec file system."""
     if run.local:
-        return dcp.FileSystemReader(run.path(FOLDER, folder(step)))
+        return dcp.FileSystemReader(path_of(run, step))
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 
-    return FsspecReader(posixpath.join(run.url, FOLDER, folder(step)))
+    return FsspecReader(url_of(run, step))
 
 
 def _save_failed(run: RunDir, step: int, reason: str) -> SaveFailed:
     return SaveFailed(
-        f"checkpoint {folder(step)} of {run.url} could not be written: {reason}",
+        f"checkpoint {name_of(step)} of {run.url} could not be written: {reason}",
         follows="a crash would lose every step since the checkpoint before, which is untouched",
         remedy="make room or restore access to the run directory; the next start resumes from the newest complete checkpoint",
     )

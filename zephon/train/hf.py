@@ -21,8 +21,10 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from zephon.errors import ConfigError, StateError
+from zephon.run.checkpoints import complete_steps
 from zephon.run.directory import RunDir
-from zephon.spec.experiment import ModelSpec, RunSpec
+from zephon.run.specs import newest_spec
+from zephon.spec.experiment import ModelSpec
 from zephon.train import checkpoint
 from zephon.train.distributed import Seat, join
 from zephon.train.model import assign, hidden_dim
@@ -87,7 +89,7 @@ def export(run: RunDir, out: Path, *, step: int | None = None) -> Path:
     """
     from safetensors.torch import save_file
 
-    found = checkpoint.complete_steps(run)
+    found = complete_steps(run)
     if not found or (step is not None and step not in found):
         raise StateError(
             f"{run.url} has no complete checkpoint of step {step}" if found else f"{run.url} has no complete checkpoint",
@@ -95,7 +97,7 @@ def export(run: RunDir, out: Path, *, step: int | None = None) -> Path:
             remedy=f"use one of {', '.join(map(str, found))}" if found else "train until the first checkpoint",
         )
     chosen = found[-1] if step is None else step
-    spec = RunSpec.from_dict(run.read_json("attempts", RunDir.attempt_name(run.attempts()[-1]), "spec.json"))
+    spec = newest_spec(run)
     reader = checkpoint.reader(run, chosen)
     saved = reader.read_metadata().state_dict_metadata
     tensors: dict[str, Any] = {n: torch.empty(getattr(one, "size")) for n, one in saved.items() if n.startswith("model.")}  # noqa: B009

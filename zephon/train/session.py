@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from zephon.errors import StateError, TrainingDiverged, ZephonError
+from zephon.run.checkpoints import Meta, name_of
 from zephon.run.directory import RunDir
 from zephon.seeds import derive
 from zephon.spec.experiment import RunSpec
@@ -171,7 +172,7 @@ class Session:
         """Saves the state after the last step, in the background unless ``wait``."""
         if self.state is None or self.saver.last == self.step:
             return
-        meta = checkpoint.Meta(
+        meta = Meta(
             step=self.step,
             tokens=self.tokens,
             loader={key: value for key, value in self.state.items() if key != "lanes"},
@@ -367,7 +368,7 @@ def from_disk_or_seed(session: Session) -> None:
     session.step, session.tokens, session.state, session.skipped = meta.step, meta.tokens, loader, tuple(meta.skipped)
     session.average, session.saver.last = meta.average, meta.step
     session.feed.restore(loader)
-    tell(f"resumed from {checkpoint.folder(step)}")
+    tell(f"resumed from {name_of(step)}")
 
 
 def _check_replicas(session: Session) -> None:

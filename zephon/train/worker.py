@@ -18,9 +18,10 @@ import threading
 import time
 from contextlib import ExitStack
 
-from zephon.errors import ConfigError, Superseded, ZephonError
+from zephon.errors import Superseded, ZephonError
 from zephon.exits import Exit
 from zephon.run.directory import RunDir
+from zephon.run.specs import read_spec
 from zephon.spec.experiment import RunSpec
 
 FENCE_INTERVAL_S = 2.0
@@ -41,18 +42,6 @@ def main(run_url: str, attempt: int) -> int:
     if done:
         return Exit.DONE
     return Exit.LEFT if leaving.is_set() else Exit.DRAINED
-
-
-def read_spec(run: RunDir, attempt: int) -> RunSpec:
-    """The attempt's resolved RunSpec."""
-    place = ("attempts", RunDir.attempt_name(attempt), "spec.json")
-    if not run.exists(*place):
-        raise ConfigError(
-            f"{run.path(*place)} does not exist",
-            follows="this worker would not know what to train",
-            remedy="start workers through `python -m zephon.launch`, or write the attempt's spec.json first",
-        )
-    return RunSpec.from_dict(run.read_json(*place))
 
 
 def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -> bool:

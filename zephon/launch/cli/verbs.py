@@ -24,6 +24,7 @@ from zephon.launch.config.compose import Composed, compose
 from zephon.launch.job import DEFAULT_WORKER
 from zephon.launch.status import LIVE, RunStatus, find_run, look, records_dir, run_names
 from zephon.run.directory import RunDir
+from zephon.run.specs import newest_spec
 
 _CLUSTER_LOOK_S = 1.0
 
@@ -54,7 +55,7 @@ def run(arguments: Arguments, console: Console) -> int:
 
 def _converge(composed: Composed, rundir: RunDir, status: RunStatus, arguments: Arguments, console: Console) -> int:
     """``run`` on a running run: another ``nodes=`` rescales it, nothing else can change while it runs."""
-    running, wanted = session.stored_spec(rundir), composed.spec
+    running, wanted = newest_spec(rundir), composed.spec
     if dataclasses.replace(wanted, nodes=running.nodes, runs=running.runs, name=running.name) != running:
         from zephon.launch import contract as contracts
 

@@ -26,7 +26,7 @@ from zephon.launch.backends.kubernetes.status import Summary
 from zephon.run.data_end import data_end
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
-from zephon.spec.experiment import RunSpec
+from zephon.run.specs import read_spec
 from zephon.stages.stage import TRAIN, read_turns
 
 _LOOK_RETRY_S = 10.0
@@ -67,8 +67,7 @@ def _history(rundir: RunDir, attempt: int) -> dict[str, Any]:
 
 def _stages(rundir: RunDir, attempt: int) -> dict[str, Any]:
     """How the attempt's stages stand, by its coordinator; nothing where training is all."""
-    spec = rundir.read_json("attempts", RunDir.attempt_name(attempt), "spec.json")
-    order = spec.get("stages", {}).get("order", [TRAIN])
+    order = read_spec(rundir, attempt).stages.order
     turns = read_turns(rundir, attempt)
     states = turns.get("stages") or [[name, "waiting"] for name in order]
     return {"stages": states if len(order) > 1 else [], "stage": turns.get("stage", ""), "turn": turns.get("node", "")}
@@ -152,7 +151,7 @@ def _check_size(rundir: RunDir, attempt: int, nodes: int) -> None:
             follows="there would be nothing to divide",
             remedy="repeat the command when it trains; `status` shows its stages",
         )
-    spec = RunSpec.from_dict(rundir.read_json("attempts", RunDir.attempt_name(attempt), "spec.json"))
+    spec = read_spec(rundir, attempt)
     allowed = allowed_nodes(spec)
     if nodes == 0 or allowed(nodes):
         return
@@ -177,7 +176,7 @@ def _finished(rundir: RunDir, where: tuple[str, str], state: Mapping[str, Any]) 
 def _scheduler(rundir: RunDir, attempt: int, *, retry_s: float) -> tuple[KubernetesScheduler, str]:
     where = ("attempts", RunDir.attempt_name(attempt))
     _, _, app_id = parse_app_handle(rundir.read_json(*where, "handle.json")["handle"])
-    options = options_from(rundir.read_json(*where, "spec.json")["scheduler"]["options"])
+    options = options_from(read_spec(rundir, attempt).scheduler.options)
     return _connected(options.namespace, options.kubeconfig, options.context, options.request_timeout_s, retry_s), app_id
 
 

@@ -39,7 +39,7 @@ from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.run.events import EventLog
 from zephon.run.lease import RENEW_S, Lease
-from zephon.spec.experiment import RunSpec
+from zephon.run.specs import read_spec
 from zephon.stages.stage import TRAIN, Stage, stages_of
 
 
@@ -51,7 +51,7 @@ class Supervisor:
         self.rundir = RunDir(request.run)
         self.where = ("attempts", RunDir.attempt_name(request.attempt))
         self.place = place(self.rundir, request.attempt)
-        self.spec = RunSpec.from_dict(self.rundir.read_json(*self.where, "spec.json"))
+        self.spec = read_spec(self.rundir, request.attempt)
         self.events = EventLog(self.rundir, request.attempt, "supervisor")
         self.lease = Lease(self.rundir, holder=request.app_id, token=request.lease)
         self.coordinator = Coordinator(self.rundir, request.attempt, self.spec, target=request.nodes)

@@ -1,0 +1,65 @@
+"""The specs of a run: ``spec.json`` of its first start, ``attempts/NNNN/spec.json`` of each attempt, which is what it runs.
+
+An attempt exists from the moment its spec does: two starts at the same time get two numbers.
+"""
+
+from __future__ import annotations
+
+from zephon.errors import ConfigError
+from zephon.run.directory import RunDir
+from zephon.spec.experiment import RunSpec
+
+_FILE = "spec.json"
+
+
+def new_attempt(rundir: RunDir, spec: RunSpec) -> int:
+    """Stores the spec of a new attempt and returns its number; that of a run's first start is kept for the run as well."""
+    attempt = max(rundir.attempts(), default=0) + 1
+    while not rundir.create("attempts", RunDir.attempt_name(attempt), _FILE, data=spec.to_dict()):
+        attempt += 1
+    rundir.create(_FILE, data=spec.to_dict())
+    return attempt
+
+
+def read_spec(rundir: RunDir, attempt: int) -> RunSpec:
+    """The spec of an attempt.
+
+    Raises:
+        ConfigError: there is none, or it is not one of this version.
+    """
+    if not has_spec(rundir, attempt):
+        raise ConfigError(
+            f"{rundir.path('attempts', RunDir.attempt_name(attempt), _FILE)} does not exist",
+            follows="nobody would know what to train",
+            remedy="start the run with `zephon run`",
+        )
+    return RunSpec.from_dict(rundir.read_json("attempts", RunDir.attempt_name(attempt), _FILE))
+
+
+def find_spec(rundir: RunDir, attempt: int) -> RunSpec | None:
+    """As ``read_spec``, but None where there is no spec that this version can read."""
+    found = rundir.find_json("attempts", RunDir.attempt_name(attempt), _FILE)
+    try:
+        return RunSpec.from_dict(found) if isinstance(found, dict) else None
+    except ConfigError:
+        return None
+
+
+def first_spec(rundir: RunDir) -> RunSpec | None:
+    """The spec of the run's first start."""
+    found = rundir.find_json(_FILE)
+    return None if found is None else RunSpec.from_dict(found)
+
+
+def newest_spec(rundir: RunDir) -> RunSpec:
+    """The spec of the newest attempt: the record is enough to go on, no config folder is needed."""
+    return read_spec(rundir, rundir.attempts()[-1])
+
+
+def has_spec(rundir: RunDir, attempt: int) -> bool:
+    return rundir.exists("attempts", RunDir.attempt_name(attempt), _FILE)
+
+
+def write_spec(rundir: RunDir, attempt: int, spec: RunSpec) -> None:
+    """Puts a spec that came another way than by a start where all others look for it."""
+    rundir.write_json("attempts", RunDir.attempt_name(attempt), _FILE, data=spec.to_dict())
