@@ -130,7 +130,7 @@ def restore(folder: str, cores: int, step: int, lanes: int) -> dict[str, float]:
     loader = pipeline(folder, lanes=lanes)
     saved = loader.checkpoint()
     position = step * 8 // 8 * 8
-    cursor = Cursor(position=position, tail_chunks=1, tail_tokens=100, delivered=200, tokens=(step * 8 * 2048,)).encode()
+    cursor = Cursor(position=position, carried_chunks=1, carried_tokens=100, delivered=200, tokens=(step * 8 * 2048,)).encode()
     begun, spent = time.perf_counter(), time.process_time()
     loader.restore({**saved, "step": step, "lanes": dict.fromkeys(range(lanes), cursor)})
     next(iter(loader))

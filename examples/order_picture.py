@@ -110,8 +110,8 @@ def lane_rows(lanes: list[list[tuple[str, int]]], taken: list[tuple[int, int, Cu
         cursor = [one for step, owner, one in taken if owner == lane and step == SAVED_AFTER][-1]
         x = LEFT + cursor.position * BOX + cursor.delivered * 42 - 3
         said = f"saved after step {SAVED_AFTER}: position {cursor.position}, delivered {cursor.delivered}"
-        if cursor.tail_tokens:
-            said += f", a tail of {cursor.tail_tokens} tokens from the last {_chunks(cursor.tail_chunks)} before it"
+        if cursor.carried_tokens:
+            said += f", {cursor.carried_tokens} tokens carried over from the last {_chunks(cursor.carried_chunks)} before it"
         yield f'<path d="M {x:.0f} {y + 76} l -7 12 l 14 0 z" fill="#2a8c4a"/>'
         yield label(LEFT, y + 106, f"{said}: {len(cursor.encode())} bytes", colour="#2a8c4a")
 

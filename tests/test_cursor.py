@@ -21,7 +21,7 @@ def test_a_cursor_survives_its_bytes(cursor: Cursor) -> None:
 
 
 def test_a_cursor_of_a_long_run_is_small() -> None:
-    far = Cursor(position=10**9, tail_chunks=3, tail_tokens=2047, delivered=100_000, tokens=(10**13,) * 8)
+    far = Cursor(position=10**9, carried_chunks=3, carried_tokens=2047, delivered=100_000, tokens=(10**13,) * 8)
     assert len(far.encode()) <= 128
 
 

@@ -17,7 +17,7 @@ def test_the_drawing_of_the_page_is_what_its_pipeline_does() -> None:
     assert "(loader_order.svg)" in (DOCS / "loader.md").read_text("utf-8")
 
 
-def test_the_cursor_in_the_drawing_carries_a_tail_over_a_sentinel() -> None:
+def test_the_cursor_in_the_drawing_says_what_is_carried_over_a_sentinel() -> None:
     saved = [cursor for step, _, cursor in cursors(pipeline()) if step == SAVED_AFTER][-1]
     assert (saved.position, saved.delivered) == (FLUSH, 2)
-    assert saved.tail_tokens == 3 * 64 % 40
+    assert saved.carried_tokens == 3 * 64 % 40

@@ -1,13 +1,13 @@
 """Cursors: a lane's whole state in a handful of integers, and the dict that a rank saves.
 
-    lane cursor   position        the first chunk after the last sentinel: replay starts here
-                  tail_chunks     how many chunks before it hold the carried tail
-                  tail_tokens     how many tokens that tail has (the last ones before the sentinel)
-                  delivered       sequences given out since the sentinel: replay drops as many
-                  tokens          tokens delivered so far, by dataset
-                  and where in use: tails by group, documents in quarantine, skip instructions
+    lane cursor   position         the first chunk after the last sentinel: replay starts here
+                  carried_chunks   how many chunks before it the carry-over came from
+                  carried_tokens   how many tokens were carried over (the last ones before the sentinel)
+                  delivered        sequences delivered since the sentinel: replay drops as many
+                  tokens           tokens delivered so far, by dataset
+                  and where in use: the carry-over by group, documents in quarantine, skipped steps, skip rules
 
-No token, no buffer and no history: what the accumulators held is made again by replaying from the sentinel.
+A cursor holds no token, no buffer and no history: replay from the sentinel makes again what the accumulators held.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from zephon.errors import StateError
+from zephon.types import Json
 
 VERSION = 1
+SavedState = Mapping[str, Any]
+"""What `Pipeline.checkpoint` gives: plain values, of which nothing is known until they have been checked."""
 
 
-class Skip(NamedTuple):
-    """An instruction to leave documents out of all chunks that a lane reads from some point on.
+class SkipRule(NamedTuple):
+    """A rule that drops documents from all chunks that a lane reads from some point on.
 
     Args:
         position, after: the point: when the block of chunks that begins at ``position`` has made ``after`` sequences.
@@ -35,11 +38,11 @@ class Skip(NamedTuple):
     documents: tuple[tuple[int, int, int], ...]
 
 
-class Bad(NamedTuple):
-    """A document in quarantine: position of its chunk in the lane, piece of that chunk, row."""
+class QuarantinedId(NamedTuple):
+    """A document in quarantine: position of its chunk in the lane, range of that chunk, row."""
 
     position: int
-    piece: int
+    range: int
     row: int
 
 
@@ -49,36 +52,36 @@ class Cursor(NamedTuple):
     Beside the five numbers of the module's text, and only where they are in use:
 
     Args:
-        tails: (chunks, tokens) of each group's tail, where packing keeps groups apart; ``tail_chunks`` is then the
-            largest and ``tail_tokens`` the sum.
+        carried_by_group: (chunks, tokens) carried over by each group, where packing keeps groups apart; ``carried_chunks``
+            is then the largest and ``carried_tokens`` the sum.
         quarantined: documents put into quarantine so far.
-        bad: those of them that a replay from here meets again.
-        jumps: (step, n): before this step, n steps of data are passed over.
-        skips: documents to leave out.
+        quarantined_ids: those of them that a replay from here meets again.
+        skipped_steps: (step, n): before this step, n steps of data are skipped.
+        skip_rules: documents to drop.
     """
 
     position: int = 0
-    tail_chunks: int = 0
-    tail_tokens: int = 0
+    carried_chunks: int = 0
+    carried_tokens: int = 0
     delivered: int = 0
     tokens: tuple[int, ...] = ()
-    tails: tuple[tuple[int, int], ...] = ()
+    carried_by_group: tuple[tuple[int, int], ...] = ()
     quarantined: int = 0
-    bad: tuple[Bad, ...] = ()
-    jumps: tuple[tuple[int, int], ...] = ()
-    skips: tuple[Skip, ...] = ()
+    quarantined_ids: tuple[QuarantinedId, ...] = ()
+    skipped_steps: tuple[tuple[int, int], ...] = ()
+    skip_rules: tuple[SkipRule, ...] = ()
 
     def encode(self) -> bytes:
         """Variable-length integers: 7 bits a byte, least significant first. What is not in use takes no place."""
-        numbers = [self.position, self.tail_chunks, self.tail_tokens, self.delivered, len(self.tokens), *self.tokens]
-        begin = self.position - self.tail_chunks
+        numbers = [self.position, self.carried_chunks, self.carried_tokens, self.delivered, len(self.tokens), *self.tokens]
+        begin = self.position - self.carried_chunks
         sections = (
-            [n for tail in self.tails for n in tail],
-            [self.quarantined, *(n for b in self.bad for n in (b.position - begin, b.piece, b.row))]
+            [n for carried in self.carried_by_group for n in carried],
+            [self.quarantined, *(n for q in self.quarantined_ids for n in (q.position - begin, q.range, q.row))]
             if self.quarantined
             else [],
-            [n for jump in self.jumps for n in jump],
-            [n for skip in self.skips for n in _skip_numbers(skip)],
+            [n for skipped in self.skipped_steps for n in skipped],
+            [n for rule in self.skip_rules for n in _rule_numbers(rule)],
         )
         for tag, section in enumerate(sections, 1):
             if section:
@@ -112,7 +115,7 @@ def _numbers(data: bytes) -> list[int]:
 
 
 def _cursor(numbers: list[int]) -> Cursor:
-    base, count = numbers[:4], numbers[4]
+    position, carried_chunks, carried_tokens, delivered, count = numbers[:5]
     at = 5 + count
     tokens, sections = tuple(numbers[5:at]), dict[int, list[int]]()
     if len(tokens) != count:
@@ -123,34 +126,42 @@ def _cursor(numbers: list[int]) -> Cursor:
         if len(sections[tag]) != length or tag > 4:
             raise ValueError("a section is cut off or unknown")
         at += 2 + length
-    begin = base[0] - base[1]
-    held = sections.get(2, [0])
-    skips, rest = [], sections.get(4, [])
-    while rest:
-        position, after, n = rest[:3]
-        documents = tuple(zip(*[iter(rest[3 : 3 + 3 * n])] * 3, strict=True))
-        skips.append(Skip(position, after, documents))
-        rest = rest[3 + 3 * n :]
+    begin = position - carried_chunks
+    quarantined, *ids = sections.get(2, [0])
     return Cursor(
-        base[0],
-        base[1],
-        base[2],
-        base[3],
+        position,
+        carried_chunks,
+        carried_tokens,
+        delivered,
         tokens,
-        tails=_pairs(sections.get(1, [])),
-        quarantined=held[0],
-        bad=tuple(Bad(begin + p, piece, row) for p, piece, row in zip(*[iter(held[1:])] * 3, strict=True)),
-        jumps=_pairs(sections.get(3, [])),
-        skips=tuple(skips),
+        carried_by_group=_pairs(sections.get(1, [])),
+        quarantined=quarantined,
+        quarantined_ids=tuple(QuarantinedId(begin + back, number, row) for back, number, row in _triples(ids)),
+        skipped_steps=_pairs(sections.get(3, [])),
+        skip_rules=_rules(sections.get(4, [])),
     )
+
+
+def _rules(numbers: list[int]) -> tuple[SkipRule, ...]:
+    rules = []
+    while numbers:
+        position, after, count = numbers[:3]
+        end = 3 + 3 * count
+        rules.append(SkipRule(position, after, tuple(_triples(numbers[3:end]))))
+        numbers = numbers[end:]
+    return tuple(rules)
 
 
 def _pairs(numbers: list[int]) -> tuple[tuple[int, int], ...]:
     return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def _skip_numbers(skip: Skip) -> list[int]:
-    return [skip.position, skip.after, len(skip.documents), *(n for document in skip.documents for n in document)]
+def _triples(numbers: list[int]) -> list[tuple[int, int, int]]:
+    return list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
+
+
+def _rule_numbers(rule: SkipRule) -> list[int]:
+    return [rule.position, rule.after, len(rule.documents), *(n for document in rule.documents for n in document)]
 
 
 def _varint(number: int) -> bytes:
@@ -176,32 +187,33 @@ class RankState(NamedTuple):
     lanes: Mapping[int, Cursor]
 
 
-def fingerprint_of(stream: Mapping[str, Any]) -> str:
+def fingerprint_of(stream: Mapping[str, object]) -> str:
     """SHA-256 of the canonical form of all that defines a stream."""
     return hashlib.sha256(canonical(stream).encode()).hexdigest()
 
 
-def canonical(value: Any) -> str:
+def canonical(value: object) -> str:
+    """The one JSON text of a value: keys sorted, no space."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(value: object, prefix: str = "") -> dict[str, object]:
     """Nested plain values by dotted name."""
     if isinstance(value, Mapping) and value:
-        flat = {}
+        flat: dict[str, object] = {}
         for key in value:
             flat.update(flatten(value[key], f"{prefix}.{key}" if prefix else str(key)))
         return flat
     return {prefix: value}
 
 
-def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def differences(then: Mapping[str, object], now: Mapping[str, object]) -> list[tuple[str, object, object]]:
     """(dotted name, value then, value now) of all that differs; a missing value is None."""
     old, new = flatten(then), flatten(now)
     return [(name, old.get(name), new.get(name)) for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
 
 
-def refuse_other_stream(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def refuse_other_stream(then: Mapping[str, object], now: Mapping[str, object]) -> None:
     """Raises StateError naming every field that differs, with both values."""
     found = differences(then, json.loads(canonical(now)))
     if not found:
@@ -215,13 +227,13 @@ def refuse_other_stream(then: Mapping[str, Any], now: Mapping[str, Any]) -> None
     )
 
 
-def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def merge_states(states: Iterable[SavedState]) -> Json:
     """One state out of those of all ranks of a run.
 
     Raises:
         StateError: no state, ranks at different steps (a torn checkpoint), or of different streams.
     """
-    gathered: Sequence[Mapping[str, Any]] = list(states)
+    gathered = list(states)
     if not gathered:
         raise StateError("no state was given", follows="the run would start from zero", remedy="give the states of all ranks")
     first = gathered[0]
@@ -251,46 +263,46 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {**first, "lanes": lanes}
 
 
-def same_instructions(lanes: Mapping[int, bytes]) -> None:
-    """Raises StateError when lanes were given different skip instructions: a rank was left out."""
-    given: dict[Any, int] = {}
+def refuse_different_skips(lanes: Mapping[int, bytes]) -> None:
+    """Raises StateError when lanes have different skipped steps or skip rules: `skip` was not called on every rank."""
+    lane_of: dict[object, int] = {}
     for lane, data in sorted(lanes.items()):
         cursor = Cursor.decode(data, lane=lane)
-        given.setdefault((cursor.jumps, tuple(skip.documents for skip in cursor.skips)), lane)
-    if len(given) > 1:
-        one, other = list(given.values())[:2]
+        lane_of.setdefault((cursor.skipped_steps, tuple(rule.documents for rule in cursor.skip_rules)), lane)
+    if len(lane_of) > 1:
+        one, other = list(lane_of.values())[:2]
         raise StateError(
-            f"lanes {one} and {other} were given different skip instructions",
-            follows="lanes would be at different places of the run from then on",
+            f"lanes {one} and {other} have different skip rules",
+            follows="lanes would be at different steps of the run from then on",
             remedy="restore an earlier checkpoint and call skip() with the same arguments on every rank",
         )
 
 
 def with_skip(state: RankState, steps: range | tuple[int, int] | None, documents: Sequence[tuple[int, int, int]]) -> RankState:
-    """A state with an instruction to pass over steps, or to leave documents out, from here on.
+    """A state whose lanes skip steps, or drop documents, from here on.
 
     Args:
-        steps: first and end of the steps whose data is passed over, as the run would number them without this instruction.
+        steps: first and end of the steps whose data is skipped, as the run would number them without this call.
         documents: (dataset, shard, row) of each.
 
     Raises:
         StateError: steps that have begun already, or an empty range.
     """
-    jump: tuple[tuple[int, int], ...] = ()
+    skipped: tuple[tuple[int, int], ...] = ()
     if steps is not None:
         first, end = (steps.start, steps.stop) if isinstance(steps, range) else steps
         begun = state.step + (state.microbatch > 0)
         if first < begun or end <= first:
             raise StateError(
                 f"skip(steps={first} to {end}) in a run that is at step {begun}",
-                follows="an instruction can only change what has not been delivered",
+                follows="a skip can only change what has not been delivered",
                 remedy=f"use steps from {begun} on, or restore an earlier checkpoint first",
             )
-        jump = ((first, end - first),)
+        skipped = ((first, end - first),)
     lanes = {}
     for lane, cursor in state.lanes.items():
-        skips = cursor.skips
+        rules = cursor.skip_rules
         if documents:
-            skips = (*skips, Skip(cursor.position, cursor.delivered, tuple(sorted(documents))))
-        lanes[lane] = cursor._replace(skips=skips, jumps=tuple(sorted(cursor.jumps + jump)))
+            rules = (*rules, SkipRule(cursor.position, cursor.delivered, tuple(sorted(documents))))
+        lanes[lane] = cursor._replace(skip_rules=rules, skipped_steps=tuple(sorted(cursor.skipped_steps + skipped)))
     return RankState(state.step, state.microbatch, lanes)

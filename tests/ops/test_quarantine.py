@@ -160,7 +160,7 @@ def test_quarantine_behind_an_accumulator_is_refused() -> None:
         list(recipe(lambda p: text(p.shuffle(3).map_transform(fails_at_sevens, on_error="quarantine")))())
 
 
-# ---- skip instructions
+# ---- skip rules
 
 
 def skipping(steps: range, at: int, lanes_allow: str = "uneven") -> Recipe:
@@ -203,7 +203,7 @@ def test_a_skip_that_one_rank_was_not_given_is_found_at_the_next_restore() -> No
         job.steps(1)
         job.pipelines[1].skip(steps=(4, 6))
         states = job.states()
-    with pytest.raises(StateError, match="lanes 0 and 4 were given different skip instructions"):
+    with pytest.raises(StateError, match="lanes 0 and 4 have different skip rules"):
         recipe(BUILD)().restore(states)
 
 

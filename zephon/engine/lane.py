@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 
-from zephon.cursor import Bad, Cursor, Skip
+from zephon.cursor import Cursor, QuarantinedId, SkipRule
 from zephon.engine.meters import Meters, Work
 from zephon.engine.outputs import Output, Outputs
 from zephon.engine.program import Program
@@ -62,16 +62,17 @@ class Lane:
         self._grain = program.flush_every if any(op.reorders for op in upstream) else 1
         self._joins = self._carrier_index == 0 and all(op.joins for op in program.accumulators)
         self._pending: collections.deque[tuple[Pending[list[Work | Exception]] | None, int]] = collections.deque()
-        self._submitted = self._position = cursor.position - cursor.tail_chunks
+        self._submitted = self._position = cursor.position - cursor.carried_chunks
         self._tails = Tails(self._position, len(self._carrier.carried) if self._carrier_index is not None else 0)
         self._outputs = Outputs()
         self._ended = False
         self._tokens = cursor.tokens or (0,) * len(program.datasets)
-        self._jumps = cursor.jumps
-        self._known: dict[int, list[Bad]] = {}
-        for bad in cursor.bad:
+        self._jumps = cursor.skipped_steps
+        self._known: dict[int, list[QuarantinedId]] = {}
+        for bad in cursor.quarantined_ids:
             self._known.setdefault(bad.position, []).append(bad)
-        self._base = cursor._replace(delivered=0, tokens=(), jumps=(), bad=(), quarantined=cursor.quarantined - len(cursor.bad))
+        quarantined = cursor.quarantined - len(cursor.quarantined_ids)
+        self._base = cursor._replace(delivered=0, tokens=(), skipped_steps=(), quarantined_ids=(), quarantined=quarantined)
         self._made = 0
         self._to_drop = cursor.delivered
         self._dry = 0  # chunks in a row without a document
@@ -86,7 +87,7 @@ class Lane:
         while not self._ended and len(self._pending) + group <= self._window:
             first, known = self._submitted, []
             for at in range(first, first + group):
-                places = tuple((bad.piece, bad.row) for bad in self._known.get(at, ()))
+                places = tuple((bad.range, bad.row) for bad in self._known.get(at, ()))
                 known.append(places if self._needed(at) else None)
             job: Pending[list[Work | Exception]] | None = None
             if any(places is not None for places in known):
@@ -116,7 +117,7 @@ class Lane:
             self._reported += dropped
         if counted:
             self._tokens = tuple(map(operator.add, self._tokens, rows.tokens()))
-        self.cursor = Cursor(*base[:3], made, self._tokens, *base[5:8], self._jumps, base.skips)
+        self.cursor = Cursor(*base[:3], made, self._tokens, *base[5:8], self._jumps, base.skip_rules)
         return rows
 
     def report(self) -> list[Dropped]:
@@ -162,12 +163,12 @@ class Lane:
         run = [of_documents(self._admit(columns), len(self._program.datasets))]
         while (follower := self._follower(columns, run)) is not None:
             run.append(follower)
-        inflow = list(self._carrier.inflow) if self._carrier_index is not None else []
+        tokens_in = list(self._carrier.tokens_in) if self._carrier_index is not None else []
         self._emit(self._through(0, concatenate(run)))
         for block in run[:-1]:
             self._position += 1
-            inflow[self._carrier.group_of(columns.dataset)] += int(block.used().sum())
-            self._tails.note(self._position, inflow, self._carrier.carried)
+            tokens_in[self._carrier.group_of(columns.dataset)] += int(block.used().sum())
+            self._tails.note(self._position, tokens_in, self._carrier.carried)
         self._position += 1
         sentinel = self._position % self._program.flush_every == 0
         if sentinel:
@@ -182,7 +183,7 @@ class Lane:
 
         They may where nothing happens between the two: no sentinel, nothing left out, nothing to wait for.
         """
-        if not self._joins or (self._position + len(run)) % self._program.flush_every == 0 or self._base.skips:
+        if not self._joins or (self._position + len(run)) % self._program.flush_every == 0 or self._base.skip_rules:
             return None
         job, index = self._pending[0] if self._pending else (None, 0)
         if job is None or index == 0:
@@ -210,9 +211,9 @@ class Lane:
 
     def _watch_for_harvest(self) -> None:
         """So would one whose documents are all left out by packing or an op behind it. Called at each sentinel."""
-        inflow = tuple(self._carrier.inflow) if self._carrier_index is not None else ()
-        if self._made or inflow != self._harvest[1]:
-            self._harvest = (self._position, inflow)
+        tokens_in = tuple(self._carrier.tokens_in) if self._carrier_index is not None else ()
+        if self._made or tokens_in != self._harvest[1]:
+            self._harvest = (self._position, tokens_in)
         elif self._position - self._harvest[0] >= _DROUGHT:
             self._give_up_after(self._position - self._harvest[0], "made no sequence of what it found")
 
@@ -247,17 +248,17 @@ class Lane:
         """A chunk's documents, without those that an instruction leaves out; quarantine goes into the state."""
         if columns.quarantined:
             self._quarantine(columns)
-        if self._base.skips:
+        if self._base.skip_rules:
             columns = self._skip(columns)
         self._dropped += columns.dropped
         return columns
 
     def _quarantine(self, columns: Columns) -> None:
         known = self._known.get(self._position, [])
-        found = [Bad(self._position, *place) for place in columns.quarantined]
+        found = [QuarantinedId(self._position, *place) for place in columns.quarantined]
         new = [bad for bad in found if bad not in known]
         if new and (not self._primed or self._made < self._to_drop):
-            piece = self._program.plan.chunk(self.lane, self._position).ranges[new[0].piece]  # type: ignore[union-attr]
+            piece = self._program.plan.chunk(self.lane, self._position).ranges[new[0].range]  # type: ignore[union-attr]
             address = self._program.datasets[columns.dataset].address(piece.shard, new[0].row)
             raise DataError(
                 f"a document that was used before the restart fails now: {address}",
@@ -265,14 +266,14 @@ class Lane:
                 remedy="make the function that failed deterministic, or go back to the checkpoint before",
             )
         base = self._base
-        self._base = base._replace(bad=(*base.bad, *found), quarantined=base.quarantined + len(found))
+        self._base = base._replace(quarantined_ids=(*base.quarantined_ids, *found), quarantined=base.quarantined + len(found))
         if self._base.quarantined > self._program.guard.budget:
             raise budget_exceeded(self._program.guard.budget)
 
     def _skip(self, columns: Columns) -> Columns:
-        rules = tuple(self._settle(rule) for rule in self._base.skips)
-        if rules != self._base.skips:
-            self._base = self._base._replace(skips=rules)
+        rules = tuple(self._settle(rule) for rule in self._base.skip_rules)
+        if rules != self._base.skip_rules:
+            self._base = self._base._replace(skip_rules=rules)
         keep = np.ones(len(columns), bool)
         for rule in rules:
             if rule.after == 0 and rule.position <= self._position:
@@ -281,12 +282,12 @@ class Lane:
                         keep &= (columns.shard != shard) | (columns.row != row)
         return columns.keep(np.flatnonzero(keep), "skip: document")
 
-    def _settle(self, rule: Skip) -> Skip:
+    def _settle(self, rule: SkipRule) -> SkipRule:
         """Turns "after so many sequences of this block" into "from this chunk on", when the time has come."""
         if rule.after == 0 or not self._primed:
             return rule
         passed = rule.position < self._base.position or self._made >= rule.after
-        return Skip(self._position, 0, rule.documents) if passed else rule
+        return SkipRule(self._position, 0, rule.documents) if passed else rule
 
     def _through(self, first: int, block: Block | None, last: int | None = None) -> Block | None:
         for accumulator in self._chain[first:last]:
@@ -321,17 +322,18 @@ class Lane:
         carried: tuple[int, ...] = ()
         if self._carrier_index is not None:
             carried = tuple(self._carrier.carried)
-            tails = self._tails.chunks(self._position, self._carrier.inflow, carried)
+            tails = self._tails.chunks(self._position, self._carrier.tokens_in, carried)
         back = max(tails, default=0)
         base = self._base._replace(
             position=self._position,
-            tail_chunks=back,
-            tail_tokens=sum(carried),
-            tails=tuple(zip(tails, carried, strict=True)) if len(tails) > 1 else (),
-            bad=tuple(bad for bad in self._base.bad if bad.position >= self._position - back),
+            carried_chunks=back,
+            carried_tokens=sum(carried),
+            carried_by_group=tuple(zip(tails, carried, strict=True)) if len(tails) > 1 else (),
+            quarantined_ids=tuple(bad for bad in self._base.quarantined_ids if bad.position >= self._position - back),
         )
-        if base.bad:
-            base = base._replace(bad=tuple(bad for bad in base.bad if self._replayed(bad.position, base)))
+        if base.quarantined_ids:
+            kept = tuple(bad for bad in base.quarantined_ids if self._replayed(bad.position, base))
+            base = base._replace(quarantined_ids=kept)
         self._base = base
         self._made = self._to_drop = 0
         for accumulator in self._chain:
@@ -345,7 +347,7 @@ class Lane:
 
     def _note_inflow(self) -> None:
         if self._carrier_index is not None:
-            self._tails.note(self._position, self._carrier.inflow, self._carrier.carried)
+            self._tails.note(self._position, self._carrier.tokens_in, self._carrier.carried)
 
     def _needed(self, position: int) -> bool:
         """Whether a chunk must be read; of those that only hold tails, the ones of other groups need not be."""
@@ -353,11 +355,11 @@ class Lane:
 
     def _replayed(self, position: int, cursor: Cursor) -> bool:
         """Whether a replay from a cursor reads the chunk at this position, which is not before the cursor's tails."""
-        if not cursor.tails or position >= cursor.position or self._grain > 1:
+        if not cursor.carried_by_group or position >= cursor.position or self._grain > 1:
             return True
         chunk = self._program.plan.chunk(self.lane, position)
         assert chunk is not None
-        return position >= cursor.position - cursor.tails[self._carrier.group_of(chunk.dataset)][0]
+        return position >= cursor.position - cursor.carried_by_group[self._carrier.group_of(chunk.dataset)][0]
 
     def _prime(self) -> None:
         """Makes the carried tails again from the chunks they came from, then begins the block."""
@@ -375,11 +377,11 @@ class Lane:
                     self._prime_with(self._through(i + 1, self._chain[i].flush(final=False), upstream))
                     self._chain[i].start(self._position)
             if self._position % self._grain == 0:
-                self._tails.note(self._position, self._carrier.inflow, self._everything)
+                self._tails.note(self._position, self._carrier.tokens_in, self._everything)
         if self._carrier_index is not None:
             groups = len(self._carrier.carried)
-            held = [tokens for _, tokens in self.cursor.tails] or [self.cursor.tail_tokens]
-            self._carrier.trim(held if len(held) == groups else [0] * groups)  # a lane's very beginning has no tails
+            held = [tokens for _, tokens in self.cursor.carried_by_group] or [self.cursor.carried_tokens]
+            self._carrier.keep_last(held if len(held) == groups else [0] * groups)  # a lane's very beginning has no tails
         for accumulator in self._chain:
             accumulator.start(self._position)
             if isinstance(accumulator, Counting):
@@ -393,4 +395,4 @@ class Lane:
 
     def _prime_with(self, block: Block | None) -> None:
         if block is not None and len(block):
-            self._carrier.prime(block)
+            self._carrier.rebuild(block)

@@ -115,10 +115,10 @@ class Counting:
 
 
 class Carrying(Accumulator, Protocol):
-    """An accumulator that carries tails across the sentinel by address: per group, the last tokens pushed to it."""
+    """An accumulator that carries tokens over the sentinel by address: for each group, the last ones pushed to it."""
 
     @property
-    def inflow(self) -> Sequence[int]:
+    def tokens_in(self) -> Sequence[int]:
         """Tokens pushed so far, by group; only differences mean anything."""
         ...
 
@@ -132,15 +132,15 @@ class Carrying(Accumulator, Protocol):
         ...
 
     def takes_all(self, block: Block) -> bool:
-        """Whether nothing of a block would be left out."""
+        """Whether nothing of a block would be dropped."""
         ...
 
-    def prime(self, block: Block) -> None:
-        """Takes documents again that were pushed before the cursor: keeps them without giving anything out."""
+    def rebuild(self, block: Block) -> None:
+        """Takes documents again that were pushed before the cursor, and emits nothing."""
         ...
 
-    def trim(self, carried: Sequence[int]) -> None:
-        """Ends priming: keeps the last ``carried`` tokens of each group only."""
+    def keep_last(self, carried: Sequence[int]) -> None:
+        """Ends the rebuilding: of each group only the last ``carried`` tokens stay."""
         ...
 
 

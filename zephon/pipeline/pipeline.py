@@ -21,8 +21,8 @@ from zephon.cursor import (
     canonical,
     fingerprint_of,
     merge_states,
+    refuse_different_skips,
     refuse_other_stream,
-    same_instructions,
     with_skip,
 )
 from zephon.engine.isolated import Isolated
@@ -220,7 +220,7 @@ class Pipeline(Chain):
                 remedy="save between steps, or restore at the same size",
             )
         lanes = {int(lane): cursor for lane, cursor in state["lanes"].items()}
-        same_instructions(lanes)
+        refuse_different_skips(lanes)
         own = [share.lane for share in self.world.shares(self._options.dp_group_id)]
         lost = [lane for lane in own if lane not in lanes]
         if lost:

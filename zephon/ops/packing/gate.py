@@ -54,8 +54,8 @@ class Gate(Counting):
         return concatenate_made(packer.flush(final=final) for packer in self._packers)
 
     @property
-    def inflow(self) -> list[int]:
-        return [packer.inflow[0] for packer in self._packers]
+    def tokens_in(self) -> list[int]:
+        return [packer.tokens_in[0] for packer in self._packers]
 
     @property
     def carried(self) -> list[int]:
@@ -64,13 +64,13 @@ class Gate(Counting):
     def group_of(self, dataset: int) -> int:
         return int(self._groups[dataset])
 
-    def prime(self, block: Block) -> None:
+    def rebuild(self, block: Block) -> None:
         for packer, part, _ in self._dealt(*self._admit(block)):
-            packer.prime(part)
+            packer.rebuild(part)
 
-    def trim(self, carried: Sequence[int]) -> None:
+    def keep_last(self, carried: Sequence[int]) -> None:
         for packer, tokens in zip(self._packers, carried, strict=True):
-            packer.trim([tokens])
+            packer.keep_last([tokens])
 
     def _dealt(self, block: Block, lengths: IntArray) -> list[tuple[Any, Block, IntArray]]:
         if len(self._packers) == 1:

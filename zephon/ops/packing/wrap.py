@@ -3,8 +3,8 @@
     documents   aaaaa bbb cccccccc dd
     rows of 6   aaaaab bbcccc ccccdd          what does not fill a row is carried, also across a sentinel
 
-The tail that is carried is always the last tokens pushed, so a number says which they are: they are read again from
-their documents on restore, and the state holds no token.
+What is carried over is always the last tokens pushed, so a number says which they are: restore reads them again from
+their documents, and the state holds no token.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Wrap:
     def __init__(self, length: int, pad_token_id: int, datasets: int) -> None:
         self._length, self._pad, self._datasets = length, pad_token_id, datasets
         self._stream = Stream.empty()
-        self._inflow = 0
+        self._tokens_in = 0
 
     @property
-    def inflow(self) -> tuple[int, ...]:
-        return (self._inflow,)
+    def tokens_in(self) -> tuple[int, ...]:
+        return (self._tokens_in,)
 
     @property
     def carried(self) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ class Wrap:
 
     def push(self, block: Block) -> Block | None:
         rows, tokens = self._stream.pour(block, self._length, self._datasets)
-        self._inflow += tokens
+        self._tokens_in += tokens
         return rows
 
     def flush(self, *, final: bool) -> Block | None:
@@ -57,8 +57,8 @@ class Wrap:
         offsets = np.array([0, len(stream.starts)])
         return make_rows(fields, stream.starts, stream.sources, offsets, np.array([used]), self._datasets)
 
-    def prime(self, block: Block) -> None:
-        self._inflow += self._stream.append(block)
+    def rebuild(self, block: Block) -> None:
+        self._tokens_in += self._stream.append(block)
 
-    def trim(self, carried: Sequence[int]) -> None:
+    def keep_last(self, carried: Sequence[int]) -> None:
         _, self._stream = self._stream.split(len(self._stream) - carried[0])
