@@ -1,17 +1,25 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Both make .venv first.
+# Two commands on a fresh machine: `make demo` and `make test`. Both make .venv first, each with what it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+EVERYBODY := not slow and not kubernetes
 
-.PHONY: demo test lint clean venv bench check-gpu check-free-threaded
+.PHONY: demo test test-all lint clean venv bench check-gpu check-free-threaded
 .DELETE_ON_ERROR:
 
-demo: $(STAMP)
+demo: $(RUNTIME)
 	$(BIN)/python -m examples.demo
 
+# For everybody: under ten minutes on two cores.
 test: $(STAMP) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "$(EVERYBODY)"
+
+# What `make test` leaves out: slow suites, fuzz, chaos, clusters.
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -m "not ($(EVERYBODY))"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -38,10 +46,17 @@ bench: $(STAMP)
 
 venv: $(STAMP)
 
-# -c pins every version; the editable install puts the console script on the venv's path.
-$(STAMP): pyproject.toml constraints.txt
+# -c pins every version; the editable install puts the console script on the venv's path. Modules are compiled when they are
+# first imported: compiling all of torch takes longer than downloading it.
+$(RUNTIME): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements-dev.txt -e .
+	@echo "Installing Zephon and what it needs to run, once ..."
+	$(PIP) --no-compile -e .
+	touch $@
+
+$(STAMP): $(RUNTIME) requirements-dev.txt
+	@echo "Installing what tests and checks need, once ..."
+	$(PIP) --no-compile -r requirements-dev.txt
 	touch $@
 
 clean:

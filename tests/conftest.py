@@ -10,15 +10,25 @@ from tests.agent.objects import objects, store
 
 __all__ = ["objects", "store"]  # named here only: each place that names a fixture would start a server of its own
 HERE = Path(__file__).resolve().parent
+RERUN = ("agent", "kubernetes", "launch")  # rooms whose tests kill processes, wait for clocks or need a cluster
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of real processes kill them and wait for clocks, on a machine that may be busy with something else.
+    """Tests that kill real processes or need a cluster run once more when they fail, on a machine that may be busy.
 
-    One that fails is run once more, and the summary lists it as rerun: a fault of ours fails twice, and a rerun that
-    comes again and again is a fault too.
+    A fault of ours fails twice, and each rerun is a warning in the summary. A test of the loader or of the trainer never runs
+    again: there, what fails one time in twenty is exactly the fault that must not be.
     """
     for item in items:
         room = item.path.relative_to(HERE).parts[0]
-        if item.get_closest_marker("slow") or room in ("agent", "engine", "kubernetes", "launch", "train"):
+        if room in RERUN:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says which tests failed before they passed, in yellow and by name."""
+    again = sorted({report.nodeid for report in terminalreporter.getreports("rerun")})
+    if again:
+        terminalreporter.section("WARNING: tests that failed and were run again", sep="=", yellow=True)
+        for name in again:
+            terminalreporter.write_line(f"WARNING: failed at first: {name}", yellow=True)
