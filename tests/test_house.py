@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,11 +47,12 @@ FREE_OF = {  # what may not be imported, not even late, in these rooms
 }
 
 
-def modules() -> Iterator[tuple[str, Path, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        relative = path.relative_to(PACKAGE)
-        room = relative.parts[0].removesuffix(".py")
-        yield room, path, ast.parse(path.read_text("utf-8"))
+@functools.cache
+def modules() -> list[tuple[str, Path, ast.Module]]:
+    """(room, file, its syntax tree) of all modules of the package."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    rooms = [path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in paths]
+    return [(room, path, ast.parse(path.read_text("utf-8"))) for room, path in zip(rooms, paths, strict=True)]
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
