@@ -139,7 +139,7 @@ def test_wrap_alone_needs_no_sentinel_and_its_interval_changes_nothing(dataset: 
 @given(dataset=datasets(), shape=shapes())
 def test_every_token_of_one_pass_is_delivered_exactly_once(dataset: Dataset, shape: dict[str, int]) -> None:
     recipe = small_recipe(dataset, {**shape, "lanes": 1, "per_lane": 1}, shuffled=True, repeat=False)
-    text = [row["text"].encode() for shard in dataset.memory for row in shard]
+    text = [row["text"].encode() for shard in dataset.memory for row in shard.rows]
     total = sum(len(t) + 2 for t in text)
     with Job(recipe, microbatch_size=1, runner="inline") as job:
         counted = [0] * 258

@@ -24,7 +24,6 @@ import zstandard
 
 from zephon.errors import ConfigError, DataError, NotFound
 from zephon.io import Dataset, InMemoryShard, read
-from zephon.io.decoded import listing_of
 from zephon.io.listing import list_files
 from zephon.io.storage import _own
 from zephon.types import Chunk, Ragged, ShardRange
@@ -123,7 +122,7 @@ def test_data_written_anew_in_the_same_place_is_read_anew(tmp_path: Path, suffix
 def test_a_descriptor_that_went_stale_is_opened_anew(tmp_path: Path) -> None:
     dataset = write(tmp_path / "a.jsonl", LINES)
     assert texts_of(dataset) == TEXTS
-    key = (listing_of(dataset), 0)
+    key = dataset.shard(0).key
     folder = os.open(tmp_path, os.O_RDONLY)
     os.dup2(folder, _own.files.get(key, "it is open"))  # reading a folder is an error, as reading a stale file is
     os.close(folder)

@@ -40,7 +40,7 @@ def test_every_document_is_in_exactly_one_chunk_of_a_pass(data: Dataset, chunk_b
         columns = read(data, chunk)
         seen.update(zip(columns.shard.tolist(), columns.row.tolist(), strict=True))
     assert set(seen.values()) == {1}
-    assert len(seen) == sum(len(shard) for shard in data.memory)
+    assert len(seen) == sum(len(shard.rows) for shard in data.memory)
 
 
 def test_a_pass_ends_before_the_next_begins_and_each_has_its_own_order() -> None:

@@ -11,35 +11,40 @@ from __future__ import annotations
 import os
 import re
 import sysconfig
-from collections.abc import Iterator
-
-import numpy as np
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from zephon.errors import ConfigError, nearest
-from zephon.io.dataset import Dataset, InMemoryShard
-from zephon.io.formats.base import format_named
-from zephon.io.storage import filesystem
+from zephon.io.formats.memory import InMemoryShard
+from zephon.io.storage import FileSystem, filesystem
 
 _HEADING = re.compile(r"\n(?=[^\n]+\n(?:={4,}|\*{4,}|-{4,})\n)")
-_LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "lib2to3"}
+_SKIPPED = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "lib2to3"}
 
 
-def stdlib(name: str, url: str) -> Dataset:
-    """``stdlib://docs`` or ``stdlib://code``. Raises ConfigError for another name."""
-    what = url.removeprefix("stdlib://")
-    builders = {"docs": _docs, "code": _code}
-    if what not in builders:
-        raise ConfigError(
-            f"unknown built-in dataset {url!r}", follows="there would be nothing to read", remedy=nearest(what, builders)
-        )
-    return builders[what](name)
+class Files(NamedTuple):
+    """Text files below a folder, by name and size in bytes."""
+
+    fs: FileSystem
+    root: str
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
 
 
-def _docs(name: str) -> Dataset:
+def open_url(url: str) -> Files | Mapping[str, InMemoryShard]:
+    """What ``stdlib://docs`` or ``stdlib://code`` stands for. Raises ConfigError for another name."""
+    name = url.removeprefix("stdlib://")
+    if name == "docs":
+        return _docs()
+    if name == "code":
+        return _code()
+    raise ConfigError(f"unknown built-in dataset {url!r}", remedy=nearest(name, ("docs", "code")))
+
+
+def _docs() -> dict[str, InMemoryShard]:
     from pydoc_data.topics import topics
 
-    shards = {topic: InMemoryShard([{"text": part, "topic": topic} for part in _split(topics[topic])]) for topic in topics}
-    return Dataset.from_dict(name, shards)
+    return {topic: InMemoryShard([{"text": part, "topic": topic} for part in _split(topics[topic])]) for topic in topics}
 
 
 def _split(text: str) -> Iterator[str]:
@@ -48,16 +53,15 @@ def _split(text: str) -> Iterator[str]:
             yield part.strip() + "\n"
 
 
-def _code(name: str) -> Dataset:
-    root = sysconfig.get_path("stdlib")
+def _code() -> Files:
+    top = sysconfig.get_path("stdlib")
     files = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(set(folders) - _LEFT_OUT)
+    for folder, folders, names in os.walk(top):
+        folders[:] = sorted(set(folders) - _SKIPPED)
         for file in names:
             path = os.path.join(folder, file)
             if file.endswith(".py") and not file.startswith("_sysconfigdata") and os.path.getsize(path):
-                files.append((os.path.relpath(path, root), os.path.getsize(path)))
+                files.append((os.path.relpath(path, top), os.path.getsize(path)))
     files.sort()
-    fs, root = filesystem(root)
-    sizes = np.array([size for _, size in files], np.int64)
-    return Dataset(name, format_named("text"), tuple(file for file, _ in files), sizes, root, fs)
+    fs, root = filesystem(top)
+    return Files(fs, root, tuple(name for name, _ in files), tuple(size for _, size in files))

@@ -18,20 +18,23 @@ import os
 import threading
 import time
 import uuid
+import weakref
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zephon.errors import ConfigError, nearest
-from zephon.io.storage import is_local
+from zephon.io.dataset import Dataset
+from zephon.io.storage import FileSystem, Forwarding, is_local
+from zephon.types import Json
 
 if TYPE_CHECKING:
-    from zephon.io.dataset import Dataset
+    from _typeshed import WriteableBuffer
 
 PIECE = 4 << 20
 SUFFIX, CHECK = ".piece", 4  # a piece is followed by its CRC-32: a node that lost power may keep a file of zeros
-ROOM = 0.9  # of the limit is left in use when room is made, so that it is not made for every piece
+KEPT = 0.9  # of the limit is still in use after pieces were removed, so that they are not removed for every new piece
 CONTENT = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
@@ -55,7 +58,7 @@ class CacheOptions:
             raise ConfigError(
                 f"cache limit_bytes={self.limit_bytes!r} is less than two pieces of {PIECE:,} bytes",
                 follows="every piece would be removed before it is read again",
-                remedy=f"give at least {2 * PIECE:,}, or leave the limit out",
+                remedy=f"give at least {2 * PIECE:,}, or give no limit",
             )
 
     @property
@@ -64,15 +67,14 @@ class CacheOptions:
         return size_of(self.limit_bytes) if self.limit_bytes is not None else 0
 
     @staticmethod
-    def of(io_options: Mapping[str, Any]) -> CacheOptions:
+    def of(io_options: Mapping[str, Mapping[str, object]]) -> CacheOptions:
         """From what `Pipeline.options` was given. Raises ConfigError for names that are not known."""
         for given, known in ((io_options, ["cache"]), (io_options.get("cache", {}), _names())):
             for name in given:
                 if name not in known:
-                    raise ConfigError(
-                        f"io_options: {name!r} is not known", follows="it would have no effect", remedy=nearest(name, known)
-                    )
-        return CacheOptions(**io_options.get("cache", {}))
+                    raise ConfigError(f"io_options: {name!r} is not known", remedy=nearest(name, known))
+        chosen: Json = {**io_options.get("cache", {})}
+        return CacheOptions(**chosen)
 
 
 def _names() -> list[str]:
@@ -86,25 +88,27 @@ def size_of(value: int | str) -> int:
     try:
         return int(float(number) * UNITS[text[len(number) :].strip()])
     except (KeyError, ValueError) as error:
-        raise ConfigError(
-            f"{value!r} is not a size", follows="the limit would be unknown", remedy='write a number of bytes, or "500gb"'
-        ) from error
+        raise ConfigError(f"{value!r} is not a size", remedy='write a number of bytes, or "500gb"') from error
+
+
+# One copy for all iterators, so that decoded values in memory are shared as well; gone with its dataset.
+_copies: weakref.WeakKeyDictionary[Dataset, dict[CacheOptions, Dataset]] = weakref.WeakKeyDictionary()
 
 
 def cached(dataset: Dataset, options: CacheOptions) -> Dataset:
     """The same dataset read through the cache; the dataset itself where nothing is to be cached. Same identity, same plan."""
     if not options.enabled or dataset.fs is None or is_local(dataset.fs):
         return dataset
-    made: dict[CacheOptions, Dataset] = dataset.__dict__.setdefault("_cached", {})
-    if options not in made:  # one for all iterators, so that decoded pieces in memory are shared as well
-        made[options] = dataclasses.replace(dataset, fs=CachedFiles(dataset.fs, options))
-    return made[options]
+    copies = _copies.setdefault(dataset, {})
+    if options not in copies:
+        copies[options] = dataclasses.replace(dataset, fs=CachedFiles(dataset.fs, options))
+    return copies[options]
 
 
-class CachedFiles:
+class CachedFiles(Forwarding):
     """What a format asks of a file system, answered from pieces on disk. Starts nothing; travels to other processes."""
 
-    def __init__(self, fs: Any, options: CacheOptions) -> None:
+    def __init__(self, fs: FileSystem, options: CacheOptions) -> None:
         self._fs, self._options = fs, options
         self._root = Path(options.root).expanduser()
         self._state()
@@ -115,12 +119,15 @@ class CachedFiles:
         self._lock = threading.Lock()
         self._unaccounted = 1 << 62  # so that the first piece looks at what is there
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"_fs": self._fs, "_options": self._options, "_root": self._root}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._state()
+
+    def inner(self) -> FileSystem:
+        return self._fs
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         """Bytes [start, end) of a file; shorter at its end."""
@@ -142,22 +149,17 @@ class CachedFiles:
         assert mode == "rb"
         return io.BufferedReader(_File(self, path, self._identity(path)[1]), 1 << 16)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._fs, name)
-
     def _identity(self, path: str) -> tuple[str | None, int]:
         """(key of the file's content or None where the store says nothing of it, size), asked once."""
-        found = self._known.get(path)
-        if found is None:
+        identity = self._known.get(path)
+        if identity is None:
             info = self._fs.info(path)
-            said = [str(info[name]) for name in CONTENT if info.get(name) is not None]
-            words = [type(self._fs).__name__, str(getattr(self._fs, "path", "")), path, str(info["size"]), *said]
-            key = hashlib.sha256("\0".join(words).encode()).hexdigest() if said else None
-            found = key, int(info["size"])
-            self._known[path] = found
-        return found
+            marks = [str(info[name]) for name in CONTENT if info.get(name) is not None]
+            parts = [type(self._fs).__name__, str(getattr(self._fs, "path", "")), path, str(info["size"]), *marks]
+            key = hashlib.sha256("\0".join(parts).encode()).hexdigest() if marks else None
+            identity = key, int(info["size"])
+            self._known[path] = identity
+        return identity
 
     def _piece(self, path: str, key: str, number: int, size: int) -> bytes:
         place = self._root / key[:2] / f"{key}-{number}{SUFFIX}"
@@ -194,12 +196,12 @@ class CachedFiles:
         with self._lock:
             # Others write here too, so what is there is counted again after every tenth of the limit.
             self._unaccounted += coming
-            if self._unaccounted < limit * (1 - ROOM):
+            if self._unaccounted < limit * (1 - KEPT):
                 return
             pieces = sorted(_pieces(self._root))
             total = sum(size for _, size, _ in pieces) + coming
             for _, size, place in pieces:
-                if total <= limit * ROOM:
+                if total <= limit * KEPT:
                     break
                 place.unlink(missing_ok=True)
                 total -= size
@@ -223,9 +225,10 @@ class _File(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
-    def readinto(self, buffer: Any) -> int:
-        data = self._files.cat_file(self._path, self._at, self._at + len(buffer))
-        buffer[: len(data)] = data
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._files.cat_file(self._path, self._at, self._at + len(view))
+        view[: len(data)] = data
         self._at += len(data)
         return len(data)
 
@@ -238,10 +241,10 @@ def _pieces(root: Path) -> Iterator[tuple[float, int, Path]]:
         for place in folder.iterdir():
             if place.suffix == SUFFIX or (place.suffix == ".tmp" and SUFFIX in place.name):
                 try:
-                    found = place.stat()
+                    status = place.stat()
                 except FileNotFoundError:
                     continue
-                yield found.st_mtime, found.st_size, place
+                yield status.st_mtime, status.st_size, place
 
 
 def _check(data: bytes) -> bytes:

@@ -5,23 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from zephon.errors import ConfigError, NotFound, address_of
-from zephon.io.formats.base import Format, detect, format_named
-from zephon.io.formats.memory import row_sizes
+from zephon.io import builtin
+from zephon.io.formats.base import Format, Shard, detect, format_named
+from zephon.io.formats.memory import InMemoryShard
 from zephon.io.listing import list_files, unusable
+from zephon.io.storage import FileSystem
 from zephon.types import Address, ByteAddress, IntArray
-
-
-@dataclasses.dataclass(frozen=True)
-class InMemoryShard:
-    """Rows that are already here: dicts of fields. For tests and small data."""
-
-    rows: Sequence[Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,8 +28,8 @@ class Dataset:
         shards: names of the shards, in order.
         sizes: int64[shards], each shard's size in the format's units.
         root: path of the directory that shard names are relative to.
-        fs: the fsspec file system, or None for data in memory.
-        memory: the rows of in-memory shards, by shard.
+        fs: the file system, or None for data in memory.
+        memory: the in-memory shards themselves; empty for files.
     """
 
     name: str
@@ -43,8 +37,8 @@ class Dataset:
     shards: tuple[str, ...]
     sizes: IntArray
     root: str = ""
-    fs: Any = None
-    memory: tuple[Sequence[Mapping[str, Any]], ...] = ()
+    fs: FileSystem | None = None
+    memory: tuple[InMemoryShard, ...] = ()
 
     @staticmethod
     def from_path(name: str, path: str, *, fmt: str | None = None) -> Dataset:
@@ -55,9 +49,7 @@ class Dataset:
             ConfigError: unsupported format, unknown scheme, several formats, or no shard with any content.
         """
         if path.startswith("stdlib://"):
-            from zephon.io.builtin import stdlib
-
-            return stdlib(name, path)
+            return _built_in(name, path)
         try:
             fs, root, names, sizes = list_files(path)
         except NotFound as error:
@@ -71,30 +63,27 @@ class Dataset:
             raise ConfigError(
                 f"dataset {name!r}: {path!r} holds no {chosen.name} shard with any content",
                 follows="its share of the mixture could never be filled",
-                remedy="check that the files were written to the end, or leave the dataset out",
+                remedy="check that the files were written to the end, or remove the dataset",
             )
         try:
             "".join(names).encode()
         except UnicodeEncodeError as error:
-            found = next(each for each in names if any("\ud800" <= mark <= "\udfff" for mark in each))
-            raise unusable(path, f"the name of a file is not UTF-8: {found!r}") from error
+            broken = next(file for file in names if any("\ud800" <= mark <= "\udfff" for mark in file))
+            raise unusable(path, f"the name of a file is not UTF-8: {broken!r}") from error
         return Dataset(name, chosen, tuple(names), np.array(sizes, np.int64), root, fs)
 
     @staticmethod
     def from_dict(name: str, shards: Mapping[str, InMemoryShard]) -> Dataset:
         """In-memory shards by id, in the order of their ids. Raises ConfigError when there is no row."""
-        rows = {shard_id: shards[shard_id].rows for shard_id in sorted(shards) if len(shards[shard_id].rows)}
-        if not rows:
+        filled = {shard_id: shards[shard_id] for shard_id in sorted(shards) if len(shards[shard_id].rows)}
+        if not filled:
             raise ConfigError(
                 f"dataset {name!r} has no row",
                 follows="its share of the mixture could never be filled",
-                remedy="give it at least one row, or leave the dataset out",
+                remedy="give it at least one row, or remove the dataset",
             )
-        sizes = np.array([int(row_sizes(shard).sum()) for shard in rows.values()], np.int64)
-        return Dataset(name, format_named("memory"), tuple(rows), sizes, memory=tuple(rows.values()))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+        sizes = np.array([shard.size for shard in filled.values()], np.int64)
+        return Dataset(name, format_named("memory"), tuple(filled), sizes, memory=tuple(filled.values()))
 
     @functools.cached_property
     def size(self) -> int:
@@ -116,6 +105,16 @@ class Dataset:
         digest.update("".join(lines).encode())
         return digest.hexdigest()
 
+    @functools.cached_property
+    def listing(self) -> object:
+        """Stands for this listing: data that was listed again, and may be other data, has another."""
+        return object()
+
+    def shard(self, number: int) -> Shard:
+        """A shard as its format sees it."""
+        memory = self.memory[number] if self.memory else None
+        return Shard(number, self.shards[number], self.path(number), int(self.sizes[number]), self.listing, self.fs, memory)
+
     def address(self, shard: int, row: int) -> Address:
         kind = ByteAddress if self.format.name == "jsonl" else Address
         return kind(self.name, self.shards[shard], row)
@@ -128,3 +127,10 @@ class Dataset:
 
     def path(self, shard: int) -> str:
         return f"{self.root.rstrip('/')}/{self.shards[shard]}" if self.root else self.shards[shard]
+
+
+def _built_in(name: str, url: str) -> Dataset:
+    data = builtin.open_url(url)
+    if isinstance(data, builtin.Files):
+        return Dataset(name, format_named("text"), data.names, np.array(data.sizes, np.int64), data.root, data.fs)
+    return Dataset.from_dict(name, data)

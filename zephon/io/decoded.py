@@ -1,6 +1,6 @@
-"""Decoded pieces of shards that neighbouring chunks will want again: a small store shared by all workers of a process.
+"""What was decoded of shards and neighbouring chunks will want again: a small store shared by all workers of a process.
 
-Who asks for a piece that somebody else is decoding waits for that one; nobody decodes twice at the same time.
+Who asks for something that somebody else is decoding waits for that one; nobody decodes twice at the same time.
 """
 
 from __future__ import annotations
@@ -9,52 +9,70 @@ import collections
 import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from zephon.io.dataset import Dataset
+from typing import Generic, TypeVar
 
 LIMIT = 256 << 20
+T = TypeVar("T")
 
 
-def listing_of(dataset: Dataset) -> Hashable:
-    """Stands for one listing of a dataset: data that was listed again, and may be other data, gets another key."""
-    return dataset.__dict__.setdefault("_listing", object())  # type: ignore[no-any-return]
-
-
-class Held:
-    """The pieces used last, up to ``limit`` bytes (or what ``size`` counts); the newest is kept whatever its size."""
+class Held(Generic[T]):
+    """The values used last, up to ``limit`` bytes (or what ``size`` counts); the newest is kept whatever its size."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
-        self._pieces: collections.OrderedDict[Hashable, tuple[Future[Any], int]] = collections.OrderedDict()
+        self._values: collections.OrderedDict[Hashable, tuple[Future[T], int]] = collections.OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable, decode: Callable[[], Any], size: Callable[[Any], int]) -> Any:
-        """The piece of this key, decoded now if it is not held. An error is raised to all who wait, and not kept."""
+    def get(self, key: Hashable, decode: Callable[[], T], size: Callable[[T], int]) -> T:
+        """The value of this key, decoded now if it is not held. An error is raised to all who wait, and not kept."""
         with self._lock:
-            found = self._pieces.get(key)
-            if found is None:
-                future: Future[Any] = Future()
-                self._pieces[key] = (future, 0)
+            held = self._values.get(key)
+            if held is None:
+                future: Future[T] = Future()
+                self._values[key] = (future, 0)
             else:
-                self._pieces.move_to_end(key)
-        if found is not None:
-            return found[0].result()
+                self._values.move_to_end(key)
+        if held is not None:
+            return held[0].result()
         try:
-            piece = decode()
+            value = decode()
         except BaseException as error:
             with self._lock:
-                self._pieces.pop(key, None)
+                self._values.pop(key, None)
             future.set_exception(error)
             raise
-        future.set_result(piece)
+        future.set_result(value)
         with self._lock:
-            self._pieces[key] = (future, size(piece))
-            total = sum(held for _, held in self._pieces.values())
-            for old in list(self._pieces):
-                if total <= self.limit:
-                    break
-                if old != key and self._pieces[old][0].done():
-                    total -= self._pieces.pop(old)[1]
-        return piece
+            self._values[key] = (future, size(value))
+            self._shrink(key)
+        return value
+
+    def _shrink(self, newest: Hashable) -> None:
+        total = sum(size for _, size in self._values.values())
+        for key in list(self._values):
+            if total <= self.limit:
+                break
+            if key != newest and self._values[key][0].done():
+                total -= self._values.pop(key)[1]
+
+
+def unzstd(raw: bytes) -> bytes:
+    """All frames of a file. The library's own readers end quietly where the input does.
+
+    Raises:
+        ValueError: it is not Zstandard, or damaged.
+        EOFError: it ends in the middle of a frame.
+    """
+    import zstandard
+
+    parts = []
+    while raw:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            parts.append(frame.decompress(raw))
+        except zstandard.ZstdError as error:
+            raise ValueError(str(error)) from error
+        if not frame.eof:
+            raise EOFError("the file ends in the middle of a frame")
+        raw = frame.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)

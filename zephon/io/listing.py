@@ -7,10 +7,11 @@ import itertools
 import os
 import stat
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from zephon.errors import ConfigError, NotFound
-from zephon.io.storage import filesystem, is_local
+from zephon.io.storage import FileSystem, filesystem, is_local
+from zephon.types import Json
 
 _FEW = 256
 _SLOW_S = 100e-6  # seconds to learn a file's size: local disks take a few millionths
@@ -20,7 +21,7 @@ _LASTING = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
 class Listing(NamedTuple):
     """Files of data: their names below the root, sorted, and their sizes in bytes."""
 
-    fs: Any
+    fs: FileSystem
     root: str
     names: list[str]
     sizes: list[int]
@@ -29,7 +30,7 @@ class Listing(NamedTuple):
 def list_files(url: str) -> Listing:
     """The files of a directory (recursively), a glob or a single file.
 
-    Hidden files and those that mark a finished job (``_SUCCESS``) are not data and are left out.
+    Hidden files and those that mark a finished job (``_SUCCESS``) are not data and are skipped.
 
     Raises:
         NotFound: nothing is there.
@@ -40,25 +41,25 @@ def list_files(url: str) -> Listing:
         listing = _list(fs, path, url)
     except OSError as error:
         if error.errno not in _LASTING:
-            raise  # NotFound, or what another try may mend
+            raise  # NotFound, or what another try may repair
         raise unusable(url, str(error)[:300]) from error
     if not listing.names:
         raise _nothing(url, "there is no file of data in it")
     return listing
 
 
-def _list(fs: Any, path: str, url: str) -> Listing:
+def _list(fs: FileSystem, path: str, url: str) -> Listing:
     if is_local(fs) and os.path.isdir(path) and not any(mark in path for mark in "*?["):
         return Listing(fs, path, *_walk(path))
-    root, found = _listed(fs, path, url)
+    root, by_path = _listed(fs, path, url)
     root = root or ("/" if is_local(fs) else "")
-    named = sorted((full[len(root) :].lstrip("/"), size) for full, size in found.items())
-    kept = [(name, size) for name, size in named if not _is_left_out(name)]
+    named = sorted((full[len(root) :].lstrip("/"), size) for full, size in by_path.items())
+    kept = [(name, size) for name, size in named if not _is_skipped(name)]
     return Listing(fs, root, [name for name, _ in kept], [size for _, size in kept])
 
 
-def _listed(fs: Any, path: str, url: str) -> tuple[str, dict[str, int]]:
-    """The root and the sizes of all files by full path, as fsspec tells them."""
+def _listed(fs: FileSystem, path: str, url: str) -> tuple[str, dict[str, int]]:
+    """The root and the sizes of all files by full path, as fsspec gives them."""
     if any(mark in path for mark in "*?["):
         root = path[: min(path.find(mark) for mark in "*?[" if mark in path)].rpartition("/")[0]
         return root, {str(p): int(i["size"]) for p, i in fs.glob(path, detail=True).items() if _is_file(str(p), i)}
@@ -69,27 +70,26 @@ def _listed(fs: Any, path: str, url: str) -> tuple[str, dict[str, int]]:
     return path.rpartition("/")[0], {path: int(fs.size(path))}
 
 
-def _is_file(path: str, info: dict[str, Any]) -> bool:
+def _is_file(path: str, info: Json) -> bool:
     return info["type"] == "file" or (bool(info.get("islink")) and os.path.isfile(path))
 
 
 def unusable(url: str, why: str) -> ConfigError:
     return ConfigError(
         f"{url!r} cannot be used: {why}",
-        follows="some of the data would be left out without a word",
-        remedy="correct its rights or names, move it away, or point at the rest with a glob",
+        follows="some of the data would be dropped silently",
+        remedy="correct its rights or names, move it away, or point at the other files with a glob",
     )
 
 
 def _nothing(url: str, why: str) -> NotFound:
     return NotFound(
         f"{url!r}: {why}",
-        follows="there would be nothing to read",
         remedy="check the path, the glob and, in a cluster, that it is mounted on every node",
     )
 
 
-def _is_left_out(name: str) -> bool:
+def _is_skipped(name: str) -> bool:
     *folders, file = name.split("/")
     return (file[0] in "._" and _is_mark(file)) or any(folder.startswith((".", "_")) for folder in folders)
 
@@ -117,8 +117,8 @@ def _walk(root: str) -> tuple[list[str], list[int]]:
             here = (itself.st_dev, itself.st_ino)
             if here in above and os.path.islink(f"{root}/{below}".rstrip("/")):
                 continue
-            found = sorted(name for name in os.listdir(folder) if not (name[0] in "._" and _is_mark(name)))
-            files, lengths, inner = _sizes(folder, found)
+            entries = sorted(name for name in os.listdir(folder) if not (name[0] in "._" and _is_mark(name)))
+            files, lengths, inner = _sizes(folder, entries)
             names += [below + name for name in files] if below else files
             sizes += lengths
             folders += [(f"{below}{name}/", above | {here}) for name in inner if name[0] != "_"]
@@ -130,42 +130,42 @@ def _walk(root: str) -> tuple[list[str], list[int]]:
     return names, sizes
 
 
-_Found = tuple[list[str], list[int], list[str]]  # files, their sizes, folders; what is neither is left out
+_Entries = tuple[list[str], list[int], list[str]]  # files, their sizes, folders; anything else is skipped
 
 
-def _sizes(folder: int, names: list[str]) -> _Found:
-    first, rest = names[:_FEW], names[_FEW:]
+def _sizes(folder: int, names: list[str]) -> _Entries:
+    first, others = names[:_FEW], names[_FEW:]
     asked = time.perf_counter()
-    found = _sizes_one_by_one(folder, first)
-    if not rest:
-        return found
+    entries = _sizes_one_by_one(folder, first)
+    if not others:
+        return entries
     if time.perf_counter() - asked < _SLOW_S * _FEW:
-        parts = [found, _sizes_one_by_one(folder, rest)]
+        parts = [entries, _sizes_one_by_one(folder, others)]
     else:  # on a network file system an answer takes long, and many questions can be under way at once
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(32) as pool:
-            groups = [rest[i : i + _FEW] for i in range(0, len(rest), _FEW)]
-            parts = [found, *pool.map(lambda group: _sizes_one_by_one(folder, group), groups)]
+            groups = [others[i : i + _FEW] for i in range(0, len(others), _FEW)]
+            parts = [entries, *pool.map(lambda group: _sizes_one_by_one(folder, group), groups)]
     files, sizes, folders = zip(*parts, strict=True)
     return [*itertools.chain(*files)], [*itertools.chain(*sizes)], [*itertools.chain(*folders)]
 
 
-def _sizes_one_by_one(folder: int, names: list[str]) -> _Found:
+def _sizes_one_by_one(folder: int, names: list[str]) -> _Entries:
     files: list[str] = []
     sizes: list[int] = []
     folders: list[str] = []
     for name in names:
         try:
-            found = os.stat(name, dir_fd=folder)
+            status = os.stat(name, dir_fd=folder)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ELOOP):
                 raise
             continue  # a link to nowhere or to itself, or a file that went while we looked
-        mode = found.st_mode
+        mode = status.st_mode
         if stat.S_ISREG(mode):
             files.append(name)
-            sizes.append(found.st_size)
+            sizes.append(status.st_size)
         elif stat.S_ISDIR(mode):
             folders.append(name)
     return files, sizes, folders

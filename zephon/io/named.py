@@ -1,9 +1,13 @@
-"""Datasets that a field of an experiment names: what is wrong with one is said of that field, once."""
+"""Datasets that fields of an experiment name: what they are, and what is wrong with one, said of its field."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from zephon.errors import ConfigError, ZephonError
 from zephon.io.dataset import Dataset
+from zephon.spec.experiment import DatasetSpec, EvalDatasetSpec
+from zephon.types import Json
 
 
 def dataset_named(field: str, name: str, path: str, fmt: str | None) -> Dataset:
@@ -23,6 +27,23 @@ def dataset_named(field: str, name: str, path: str, fmt: str | None) -> Dataset:
             raise
         raise ConfigError(
             f"{field}.path={path!r} cannot be used: {error}",
-            follows="there would be nothing to train on",
             remedy="correct the path or the format of this dataset",
         ) from error
+
+
+def listings(
+    datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec], *, at: str = "data.datasets"
+) -> dict[str, Json]:
+    """``{dataset: {"files", "size", "sha256"}}``: what data files there are, and so what a run has promised to keep.
+
+    The hash covers format, names and sizes, which is what a plan is made from.
+
+    Raises:
+        ConfigError: a dataset that is not there or cannot be used, with the field below ``at`` that names it.
+    """
+    listed = {}
+    specs: list[tuple[str, DatasetSpec | EvalDatasetSpec]] = sorted(datasets.items())
+    for name, spec in specs:
+        dataset = dataset_named(f"{at}.{name}", name, spec.path, spec.format)
+        listed[name] = {"files": len(dataset.shards), "size": dataset.size, "sha256": dataset.identity}
+    return listed

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from zephon.errors import DataError, NotFound
 from zephon.io.dataset import Dataset
 from zephon.io.formats.base import Documents
 from zephon.seeds import permutation
-from zephon.types import Chunk, Column, Columns, Ragged
+from zephon.types import Chunk, Column, Columns, Json, Ragged
 
 
 def read(dataset: Dataset, chunk: Chunk, bad: list[DataError] | None = None) -> Columns:
-    """Reads all pieces of a chunk, in the plan's order of documents.
+    """Reads all ranges of a chunk, in the plan's order of documents.
 
     Args:
         bad: takes the errors about single documents; without it the first of them is raised.
@@ -24,7 +22,7 @@ def read(dataset: Dataset, chunk: Chunk, bad: list[DataError] | None = None) -> 
     """
     shards: list[int] = []
     rows: list[int] = []
-    records: list[dict[str, Any]] | None = None
+    records: list[Json] | None = None
     parts: list[dict[str, Column]] = []
     for shard, start, stop in chunk.ranges:
         try:
@@ -52,7 +50,7 @@ def read(dataset: Dataset, chunk: Chunk, bad: list[DataError] | None = None) -> 
 
 def _documents(dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
     try:
-        return dataset.format.read(dataset, shard, start, stop)
+        return dataset.format.read(dataset.shard(shard), start, stop)
     except NotFound:
         raise
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
@@ -64,7 +62,7 @@ def _documents(dataset: Dataset, shard: int, start: int, stop: int) -> Documents
 
 
 def concatenate(columns: list[Column]) -> Column:
-    """Columns of one kind, one behind the other."""
+    """Columns of one kind, concatenated."""
     first = columns[0]
     if len(columns) == 1:
         return first

@@ -8,26 +8,70 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import IO, Protocol
 from urllib.parse import urlsplit
 
 from zephon.errors import ConfigError
+from zephon.types import Json
 
 _MOST = 16 << 20  # bytes of scratch memory that a thread keeps
 _OPEN = 8  # files that a thread keeps open, where there are descriptors for so many
 _READ = os.O_RDONLY | os.O_NONBLOCK  # what became a pipe since it was listed is an error, not waited for
 
 
-class Local:
-    """The file system of this machine, which is read directly. For all else it passes on to fsspec's, which is loaded only
-    then: that takes a tenth of a second, and the first batch would wait for it."""
+class FileSystem(Protocol):
+    """What is asked of a file system: a small part of fsspec's interface, under its names."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes: ...
+    def open(self, path: str, mode: str = "rb") -> IO[bytes]: ...
+    def info(self, path: str) -> Json: ...
+    def exists(self, path: str) -> bool: ...
+    def isdir(self, path: str) -> bool: ...
+    def size(self, path: str) -> int: ...
+    def glob(self, path: str, *, detail: bool) -> dict[str, Json]: ...
+    def find(self, path: str, *, detail: bool) -> dict[str, Json]: ...
+
+
+class Forwarding:
+    """A file system that asks another one for whatever it does not do itself."""
+
+    def inner(self) -> FileSystem:
+        raise NotImplementedError
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        return self.inner().cat_file(path, start=start, end=end)
+
+    def open(self, path: str, mode: str = "rb") -> IO[bytes]:
+        return self.inner().open(path, mode)
+
+    def info(self, path: str) -> Json:
+        return self.inner().info(path)
+
+    def exists(self, path: str) -> bool:
+        return self.inner().exists(path)
+
+    def isdir(self, path: str) -> bool:
+        return self.inner().isdir(path)
+
+    def size(self, path: str) -> int:
+        return self.inner().size(path)
+
+    def glob(self, path: str, *, detail: bool) -> dict[str, Json]:
+        return self.inner().glob(path, detail=detail)
+
+    def find(self, path: str, *, detail: bool) -> dict[str, Json]:
+        return self.inner().find(path, detail=detail)
+
+
+class Local(Forwarding):
+    """The file system of this machine, which is read directly. For all else it asks fsspec's, which is loaded only then: that
+    takes a tenth of a second, and the first batch would wait for it."""
+
+    def inner(self) -> FileSystem:
         import fsspec
 
-        return getattr(fsspec.filesystem("file"), name)
+        local: FileSystem = fsspec.filesystem("file")
+        return local
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return Local, ()
@@ -36,7 +80,7 @@ class Local:
 LOCAL = Local()
 
 
-def filesystem(url: str) -> tuple[Any, str]:
+def filesystem(url: str) -> tuple[FileSystem, str]:
     """The file system of a URL and the path on it.
 
     Raises:
@@ -49,7 +93,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 @functools.lru_cache(maxsize=64)
-def _through_fsspec(url: str) -> tuple[Any, str]:
+def _through_fsspec(url: str) -> tuple[FileSystem, str]:
     import fsspec
     from fsspec.implementations.local import LocalFileSystem
 
@@ -59,17 +103,16 @@ def _through_fsspec(url: str) -> tuple[Any, str]:
         scheme = urlsplit(url).scheme
         raise ConfigError(
             f"cannot open {url!r}: {error}",
-            follows="no data could be read",
             remedy=f"check the spelling of the scheme {scheme!r}, or install the fsspec package that provides it",
         ) from error
     return (LOCAL if isinstance(fs, LocalFileSystem) else fs), path
 
 
-def is_local(fs: Any) -> bool:
+def is_local(fs: FileSystem | None) -> bool:
     return isinstance(fs, Local)
 
 
-def read_range(fs: Any, path: str, start: int, stop: int) -> bytes:
+def read_range(fs: FileSystem, path: str, start: int, stop: int) -> bytes:
     """Bytes [start, stop) of a file; shorter at its end."""
     if not is_local(fs):
         return bytes(fs.cat_file(path, start=start, end=stop))
@@ -134,7 +177,7 @@ class _Own(threading.local):
 _own = _Own()
 
 
-def read_scratch(fs: Any, path: str, start: int, stop: int, key: Hashable) -> tuple[bytes | bytearray, int]:
+def read_scratch(fs: FileSystem, path: str, start: int, stop: int, key: Hashable) -> tuple[bytes | bytearray, int]:
     """As `read_range`, but (memory, length): the memory may be longer, and this thread's next call writes over it.
 
     Args:

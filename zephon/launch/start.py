@@ -18,7 +18,7 @@ from torchx.runner import Runner
 from torchx.specs import AppDef, AppDryRunInfo
 
 from zephon.errors import ConfigError, nearest
-from zephon.io.listed import listings
+from zephon.io.named import listings
 from zephon.launch import contract as contracts
 from zephon.launch import control
 from zephon.launch.appdef import app_def

@@ -24,7 +24,7 @@ from typing import Any
 import fsspec
 
 from zephon.errors import ConfigError, nearest
-from zephon.io.listed import listings
+from zephon.io.named import listings
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.run.environment import packages

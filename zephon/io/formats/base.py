@@ -7,32 +7,71 @@ its first unit lies, so any cut of a shard into ranges gives every document exac
 from __future__ import annotations
 
 import importlib
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from zephon.errors import ConfigError, DataError, ErrorAddress, address_error, nearest
-from zephon.types import Column
+from zephon.io.storage import FileSystem
+from zephon.types import Column, Json
 
 if TYPE_CHECKING:
-    from zephon.io.dataset import Dataset
+    from zephon.io.formats.memory import InMemoryShard
+
+
+class Shard(NamedTuple):
+    """One shard of a dataset, as its format sees it.
+
+    Args:
+        number: its index in the dataset, which errors about its documents carry.
+        name: its file's name below the dataset's root.
+        path: where it lies on the file system.
+        size: in the format's units, as it was listed.
+        listing: stands for one listing of the dataset: data that was listed again, and may be other data, has another.
+        fs: the file system; None for rows in memory.
+        memory: the rows of a shard in memory, else None.
+    """
+
+    number: int
+    name: str
+    path: str
+    size: int
+    listing: Hashable
+    fs: FileSystem | None
+    memory: InMemoryShard | None = None
+
+    @property
+    def key(self) -> tuple[Hashable, int]:
+        """Stands for the shard as it was listed: what is decoded of it may be held under this key."""
+        return self.listing, self.number
+
+    @property
+    def files(self) -> FileSystem:
+        """The file system of a shard that is a file."""
+        assert self.fs is not None
+        return self.fs
 
 
 class Documents(NamedTuple):
     """What a format read: row names, and the records or columns that belong to them (see `Columns`).
 
-    ``bad`` holds an addressed error for each document that could not be read while others could.
+    Plain lists, of which `zephon.io.reader` makes one `Columns`: a chunk may lie in hundreds of small shards, and an array for
+    each of them would cost more than reading it. ``bad`` holds an addressed error for each document that could not be read
+    while others could.
     """
 
     rows: list[int]
-    records: list[dict[str, object]] | None
+    records: list[Json] | None
     fields: dict[str, Column]
     bad: tuple[DataError, ...] = ()
 
 
-def bad_document(document: tuple[int, int], kind: str, what: str, *, follows: str, remedy: str) -> DataError:
-    """An error about one document, (shard, row), which can be dropped as well. See `ErrorAddress` for ``kind``."""
+def bad_document(
+    shard: Shard, row: int, kind: str, what: str, *, remedy: str, follows: str = "the document would be lost silently"
+) -> DataError:
+    """An error about one document, which can be dropped as well. See `ErrorAddress` for ``kind``."""
     out = "or drop such documents: on_error='quarantine' (data.on_error in an experiment)"
     error = DataError(what, follows=follows, remedy=f"{remedy}, {out}")
-    address_error(error, ErrorAddress(*document, kind=kind))
+    address_error(error, ErrorAddress(shard.number, row, kind=kind))
     return error
 
 
@@ -42,7 +81,7 @@ class Format(Protocol):
     @property
     def name(self) -> str: ...
 
-    def read(self, dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
+    def read(self, shard: Shard, start: int, stop: int) -> Documents:
         """The documents whose first unit lies in [start, stop) of the shard."""
         ...
 
@@ -81,14 +120,13 @@ def detect(names: list[str], where: str) -> tuple[str, list[int] | None]:
     if not found:
         raise ConfigError(
             f"{where!r}: no file has a known suffix ({', '.join(SUFFIXES)})",
-            follows="it would be unknown how to read them",
             remedy="name the format with fmt=...",
         )
     if len(found) > 1:
         listed = ", ".join(f"{fmt} ({example})" for fmt, example in sorted(found.items()))
         raise ConfigError(
             f"{where!r} holds files of several formats: {listed}",
-            follows="some of them would be left out without a word",
+            follows="some of them would be dropped silently",
             remedy="point at one of them with a glob, or name the format with fmt=...",
         )
     (fmt,) = found
@@ -120,9 +158,7 @@ _HOMES = {
 def format_named(name: str) -> Format:
     """The format of this name; the others are not loaded. Raises ConfigError for an unknown one."""
     if name not in _HOMES:
-        raise ConfigError(
-            f"format {name!r} is not supported", follows="its files could not be read", remedy=nearest(name, _HOMES)
-        )
+        raise ConfigError(f"format {name!r} is not supported", remedy=nearest(name, _HOMES))
     module, kind = _HOMES[name]
-    made: Format = getattr(importlib.import_module(f"zephon.io.formats.{module}"), kind)()
-    return made
+    chosen: Format = getattr(importlib.import_module(f"zephon.io.formats.{module}"), kind)()
+    return chosen

@@ -9,19 +9,17 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from zephon.errors import DataError
 from zephon.fastjson import loads
-from zephon.io.decoded import Held, listing_of
-from zephon.io.formats.base import Documents, bad_document
+from zephon.io.decoded import Held, unzstd
+from zephon.io.formats.base import Documents, Shard, bad_document
 from zephon.io.storage import read_range, read_scratch
-
-if TYPE_CHECKING:
-    from zephon.io.dataset import Dataset
+from zephon.types import Json
 
 _TAIL = 1 << 14
-_held = Held()
+_held: Held[bytes] = Held()
 _BOM = b"\xef\xbb\xbf"
 _LINE_FEED = 0x0A
 
@@ -29,19 +27,18 @@ _LINE_FEED = 0x0A
 class Jsonl:
     name = "jsonl"
 
-    def read(self, dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
-        """Documents as dicts; rows are byte offsets. Blank lines and a byte order mark are passed over.
+    def read(self, shard: Shard, start: int, stop: int) -> Documents:
+        """Documents as dicts; rows are byte offsets. Blank lines and a byte order mark are skipped.
 
         Raises:
             DataError: a line is not one JSON object, or a compressed shard is truncated; names the address and the line.
         """
-        if dataset.shards[shard].lower().endswith((".gz", ".zst")):
-            size = int(dataset.sizes[shard])
-            content = _held.get((listing_of(dataset), shard), lambda: _decompress(dataset, shard), len)
+        if _is_compressed(shard):
+            content = _held.get(shard.key, lambda: _decompress(shard), len)
             # Compressed shards are planned by their compressed size and cut into equal parts of the decoded content.
-            start, stop = start * len(content) // size, stop * len(content) // size
-            return _parse(dataset, shard, *_lines_from(content, start, stop))
-        return _parse(dataset, shard, *_lines_between(dataset, shard, start, stop))
+            start, stop = start * len(content) // shard.size, stop * len(content) // shard.size
+            return _parse(shard, _lines_from(content, start, stop))
+        return _parse(shard, _lines_between(shard, start, stop))
 
 
 class _Lines(NamedTuple):
@@ -53,25 +50,24 @@ class _Lines(NamedTuple):
     last: int
 
 
-def _lines_between(dataset: Dataset, shard: int, start: int, stop: int) -> _Lines:
+def _lines_between(shard: Shard, start: int, stop: int) -> _Lines:
     """The whole lines that begin in [start, stop)."""
-    path, size = dataset.path(shard), int(dataset.sizes[shard])
     begin = max(start - 1, 0)  # one byte back: a range that follows a line feed starts with a document of its own
-    wanted = min(stop + _TAIL, size)  # mostly the end of the last line comes along
+    wanted = min(stop + _TAIL, shard.size)  # mostly the end of the last line comes along
     data: bytes | bytearray
-    data, count = read_scratch(dataset.fs, path, begin, wanted, (listing_of(dataset), shard))
+    data, count = read_scratch(shard.files, shard.path, begin, wanted, shard.key)
     if begin + count < wanted:
         raise DataError(
-            f"{path} ends at byte {begin + count}, but the listing said {size} bytes",
-            follows="documents would be lost without a word",
+            f"{shard.path} ends at byte {begin + count}, but the listing said {shard.size} bytes",
+            follows="documents would be lost silently",
             remedy="restore the shard, or start a new run on the data as it is now",
         )
     first = data.find(b"\n", 0, count) + 1 if start > 0 else 0
     if start > 0 and (first == 0 or begin + first >= stop):
         return _Lines(start, b"", 0, 0)
     last = data.find(b"\n", stop - 1 - begin, count) + 1
-    while not last and begin + count < size:
-        more = read_range(dataset.fs, path, begin + count, min(begin + 2 * count, size))
+    while not last and begin + count < shard.size:
+        more = read_range(shard.files, shard.path, begin + count, min(begin + 2 * count, shard.size))
         if not more:
             break
         last = more.find(b"\n") + 1
@@ -89,38 +85,24 @@ def _lines_from(content: bytes, start: int, stop: int) -> _Lines:
     return _Lines(first, content, first, len(content) if end < 0 else end + 1)
 
 
-def _decompress(dataset: Dataset, shard: int) -> bytes:
-    raw = read_range(dataset.fs, dataset.path(shard), 0, int(dataset.sizes[shard]))
+def _is_compressed(shard: Shard) -> bool:
+    return shard.name.lower().endswith((".gz", ".zst"))
+
+
+def _decompress(shard: Shard) -> bytes:
+    raw = read_range(shard.files, shard.path, 0, shard.size)
     try:
-        if dataset.shards[shard].lower().endswith(".gz"):
-            return gzip.decompress(raw)
-        return _unzstd(raw)
+        return gzip.decompress(raw) if shard.name.lower().endswith(".gz") else unzstd(raw)
     except (EOFError, OSError, zlib.error, ValueError) as error:
         raise DataError(
-            f"{dataset.path(shard)} cannot be decompressed: {error}",
-            follows="the documents behind the damage would be lost without a word",
+            f"{shard.path} cannot be decompressed: {error}",
+            follows="the documents after the damage would be lost silently",
             remedy="restore the shard from its source",
         ) from error
 
 
-def _unzstd(raw: bytes) -> bytes:
-    """All frames. The library's own readers end quietly where the input does."""
-    import zstandard
-
-    parts = []
-    while raw:
-        frame = zstandard.ZstdDecompressor().decompressobj()
-        try:
-            parts.append(frame.decompress(raw))
-        except zstandard.ZstdError as error:
-            raise ValueError(str(error)) from error
-        if not frame.eof:
-            raise EOFError("the file ends in the middle of a frame")
-        raw = frame.unused_data
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _parse(dataset: Dataset, shard: int, offset: int, data: bytes | bytearray, first: int, last: int) -> Documents:
+def _parse(shard: Shard, lines: _Lines) -> Documents:
+    offset, data, first, last = lines
     if offset == 0 and data.startswith(_BOM, first, last):
         first, offset = first + len(_BOM), len(_BOM)
     ends, end = [], data.find(b"\n", first, last)
@@ -137,14 +119,13 @@ def _parse(dataset: Dataset, shard: int, offset: int, data: bytes | bytearray, f
         records = [None]
     if {*map(type, records)} <= {dict}:
         return Documents([begin + shift for begin in begins[: len(ends)]], records, {})
-    lines = [bytes(view[begin:end]) for begin, end in zip(begins, ends, strict=False)]
-    return _one_by_one(dataset, shard, offset, lines)
+    return _one_by_one(shard, offset, [bytes(view[begin:end]) for begin, end in zip(begins, ends, strict=False)])
 
 
-def _one_by_one(dataset: Dataset, shard: int, offset: int, lines: Sequence[bytes]) -> Documents:
+def _one_by_one(shard: Shard, offset: int, lines: Sequence[bytes]) -> Documents:
     """Where something is not in order, down to a blank line: what is good, and an error for each document that is not."""
     rows: list[int] = []
-    records: list[dict[str, Any]] = []
+    records: list[Json] = []
     bad: list[DataError] = []
     for line in lines:
         begin, offset = offset, offset + len(line) + 1
@@ -152,29 +133,29 @@ def _one_by_one(dataset: Dataset, shard: int, offset: int, lines: Sequence[bytes
             record = loads(line)
         except ValueError as error:
             if line.strip():
-                bad.append(_bad_line(dataset, shard, begin, "is not one JSON object", f": {error}"))
+                bad.append(_bad_line(shard, begin, "is not one JSON object", f": {error}"))
             continue
         if type(record) is dict:
             records.append(record)
             rows.append(begin)
         else:
             why = f"holds a JSON {type(record).__name__} where an object is needed"
-            bad.append(_bad_line(dataset, shard, begin, why))
+            bad.append(_bad_line(shard, begin, why))
     return Documents(rows, records, {}, tuple(bad))
 
 
-def _bad_line(dataset: Dataset, shard: int, offset: int, why: str, detail: str = "") -> DataError:
+def _bad_line(shard: Shard, offset: int, why: str, detail: str = "") -> DataError:
     return bad_document(
-        (shard, offset),
+        shard,
+        offset,
         f"a line {why}",
-        f"line at byte {offset} of {dataset.path(shard)}{_line_number(dataset, shard, offset)} {why}{detail}",
-        follows="the document would be left out without a word",
-        remedy="mend the line, remove it before a new run begins",
+        f"line at byte {offset} of {shard.path}{_line_number(shard, offset)} {why}{detail}",
+        remedy="repair the line, remove it before a new run begins",
     )
 
 
-def _line_number(dataset: Dataset, shard: int, offset: int) -> str:
-    if offset > 1 << 28 or dataset.shards[shard].lower().endswith((".gz", ".zst")):
+def _line_number(shard: Shard, offset: int) -> str:
+    if offset > 1 << 28 or _is_compressed(shard):
         return ""  # counting would mean reading too much for the sake of a message
-    before = read_range(dataset.fs, dataset.path(shard), 0, offset)
+    before = read_range(shard.files, shard.path, 0, offset)
     return f" (line {before.count(bytes([10])) + 1})"

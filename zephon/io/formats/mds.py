@@ -10,18 +10,15 @@ is decoded whole, once for the chunks that lie in it.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from zephon.errors import DataError
-from zephon.io.decoded import Held, listing_of
-from zephon.io.formats.base import Documents, bad_document
+from zephon.io.decoded import Held, unzstd
+from zephon.io.formats.base import Documents, Shard, bad_document
 from zephon.io.storage import read_range
-from zephon.types import Array
-
-if TYPE_CHECKING:
-    from zephon.io.dataset import Dataset
+from zephon.types import Array, IntArray, Json
 
 _HEAD = 1 << 16  # enough for the offsets and columns of most shards at the first try
 _SHAPES = ("<u1", "<u2", "<u4", "<u8")
@@ -29,44 +26,45 @@ _KINDS = {0: "u", 1: "i", 2: "f"}
 _NUMBERS = {
     f"{kind}{bits}" for kind, sizes in (("int", 8), ("uint", 8), ("float", 16)) for bits in (8, 16, 32, 64) if bits >= sizes
 }
-_held = Held()
 
 
-class _Columns(NamedTuple):
+class _Head(NamedTuple):
     """offsets int64[samples + 1]; names, encodings and sizes (None: varying) of the columns."""
 
-    offsets: Array
+    offsets: IntArray
     names: list[str]
     encodings: list[str]
     sizes: list[int | None]
 
 
+_whole: Held[bytes] = Held()
+_heads: Held[_Head] = Held()
+
+
 class Mds:
     name = "mds"
 
-    def read(self, dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
+    def read(self, shard: Shard, start: int, stop: int) -> Documents:
         """The samples of a part of the shard; rows are sample numbers. A sample that cannot be decoded is a bad document.
 
         Raises:
             DataError: the shard is damaged or cut short, or holds pickled objects.
         """
-        path, size = dataset.path(shard), int(dataset.sizes[shard])
-        key = (listing_of(dataset), shard)
         try:
             whole: bytes | None = None
-            if path.lower().endswith(".zstd"):
-                whole = _held.get((*key, "whole"), lambda: _unzstd(read_range(dataset.fs, path, 0, size)), len)
-            head = _held.get((*key, "head"), lambda: _columns(dataset, path, whole), lambda found: int(found.offsets.nbytes))
+            if shard.path.lower().endswith(".zstd"):
+                whole = _whole.get(shard.key, lambda: unzstd(read_range(shard.files, shard.path, 0, shard.size)), len)
+            head = _heads.get(shard.key, lambda: _read_head(shard, whole), lambda head: int(head.offsets.nbytes))
             count = len(head.offsets) - 1
-            first, last = (edge * count // size for edge in (start, stop))
+            first, last = (edge * count // shard.size for edge in (start, stop))
             begin, end = int(head.offsets[first]), int(head.offsets[last])
-            data = read_range(dataset.fs, path, begin, end) if whole is None else whole[begin:end]
+            data = read_range(shard.files, shard.path, begin, end) if whole is None else whole[begin:end]
             if len(data) < end - begin:
                 raise ValueError(f"it ends {end - begin - len(data)} bytes early")
         except (ValueError, KeyError, IndexError, EOFError, OSError) as error:
             raise DataError(
-                f"{path} cannot be read as MDS: {error}",
-                follows="its documents would be lost without a word",
+                f"{shard.path} cannot be read as MDS: {error}",
+                follows="its documents would be lost silently",
                 remedy="restore the shard from its source",
             ) from error
         rows, records, bad = [], [], []
@@ -76,13 +74,13 @@ class Mds:
                 records.append(_decode(head, sample))
                 rows.append(row)
             except (ValueError, IndexError) as error:
-                bad.append(_bad_sample(dataset, shard, row, error))
+                bad.append(_bad_sample(shard, row, error))
         return Documents(rows, records, {}, tuple(bad))
 
 
-def _columns(dataset: Dataset, path: str, whole: bytes | None) -> _Columns:
+def _read_head(shard: Shard, whole: bytes | None) -> _Head:
     def part(begin: int, end: int) -> bytes:
-        return whole[begin:end] if whole is not None else read_range(dataset.fs, path, begin, end)
+        return whole[begin:end] if whole is not None else read_range(shard.files, shard.path, begin, end)
 
     head = part(0, _HEAD)
     count = int.from_bytes(head[:4], "little")
@@ -95,27 +93,26 @@ def _columns(dataset: Dataset, path: str, whole: bytes | None) -> _Columns:
     begin = int(offsets[0])
     if len(head) < begin:
         head = part(0, begin)
-    said = json.loads(head[edges:begin])
-    columns = _Columns(offsets, said["column_names"], said["column_encodings"], said["column_sizes"])
-    if "pkl" in columns.encodings:
+    columns = json.loads(head[edges:begin])
+    if "pkl" in columns["column_encodings"]:
         raise ValueError("it holds pickled objects, which could run any code")
-    return columns
+    return _Head(offsets, columns["column_names"], columns["column_encodings"], columns["column_sizes"])
 
 
-def _decode(head: _Columns, sample: bytes) -> dict[str, Any]:
-    varying = [size is None for size in head.sizes]
-    given = np.frombuffer(sample, "<u4", sum(varying)).tolist()
-    at, found, turn = 4 * len(given), {}, iter(given)
+def _decode(head: _Head, sample: bytes) -> Json:
+    varying = sum(size is None for size in head.sizes)
+    lengths = np.frombuffer(sample, "<u4", varying).tolist()
+    at, document, next_length = 4 * varying, {}, iter(lengths)
     for name, encoding, size in zip(head.names, head.encodings, head.sizes, strict=True):
-        length = next(turn) if size is None else size
-        found[name] = _value(encoding, sample[at : at + length])
+        length = next(next_length) if size is None else size
+        document[name] = _value(encoding, sample[at : at + length])
         at += length
     if at != len(sample):
         raise ValueError(f"{len(sample)} bytes where its columns take {at}")
-    return found
+    return document
 
 
-def _value(encoding: str, data: bytes) -> Any:
+def _value(encoding: str, data: bytes) -> object:
     kind, *more = encoding.split(":")
     if kind == "str":
         return data.decode()
@@ -147,24 +144,11 @@ def _array(data: bytes, dtype: str | None = None, shape: str | None = None) -> A
     return np.frombuffer(data, kind, offset=1 + sizes.nbytes).reshape(sizes.tolist())
 
 
-def _bad_sample(dataset: Dataset, shard: int, row: int, cause: Exception) -> DataError:
+def _bad_sample(shard: Shard, row: int, cause: Exception) -> DataError:
     return bad_document(
-        (shard, row),
+        shard,
+        row,
         f"a sample cannot be decoded: {type(cause).__name__}",
-        f"sample {row} of {dataset.path(shard)} cannot be decoded: {cause}",
-        follows="the document would be left out without a word",
-        remedy="mend the shard, remove the sample before a new run begins",
+        f"sample {row} of {shard.path} cannot be decoded: {cause}",
+        remedy="repair the shard, remove the sample before a new run begins",
     )
-
-
-def _unzstd(raw: bytes) -> bytes:
-    import zstandard
-
-    frame = zstandard.ZstdDecompressor().decompressobj()
-    try:
-        data = frame.decompress(raw)
-    except zstandard.ZstdError as error:
-        raise ValueError(str(error)) from error
-    if not frame.eof:
-        raise EOFError("the file ends in the middle of its compressed content")
-    return data

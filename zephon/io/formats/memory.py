@@ -3,24 +3,36 @@ same amount of text as those of a file."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from zephon.io.formats.base import Documents
+from zephon.io.formats.base import Documents, Shard
 from zephon.types import IntArray
 
-if TYPE_CHECKING:
-    from zephon.io.dataset import Dataset
+
+@dataclasses.dataclass(frozen=True)
+class InMemoryShard:
+    """Rows that are already here: dicts of fields. For tests and small data."""
+
+    rows: Sequence[Mapping[str, Any]]
+
+    @functools.cached_property
+    def starts(self) -> IntArray:
+        """int64[rows + 1]: where each row begins when all are laid end to end, in bytes; a row has at least 1."""
+        sizes = [max(1, sum(_size(value) for value in row.values())) for row in self.rows]
+        return np.cumsum([0, *sizes], dtype=np.int64)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all rows."""
+        return int(self.starts[-1])
 
 
-def row_sizes(rows: Sequence[Mapping[str, Any]]) -> IntArray:
-    """int64[rows]: each row's size in bytes, at least 1."""
-    return np.array([max(1, sum(_size(value) for value in row.values())) for row in rows], np.int64)
-
-
-def _size(value: Any) -> int:
+def _size(value: object) -> int:
     if isinstance(value, str):
         return len(value.encode("utf-8", "surrogatepass"))
     if isinstance(value, (bytes, bytearray)):
@@ -37,19 +49,9 @@ def _size(value: Any) -> int:
 class Memory:
     name = "memory"
 
-    def read(self, dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
+    def read(self, shard: Shard, start: int, stop: int) -> Documents:
         """Rows whose first byte lies in the range, when all rows are laid end to end; rows are row numbers."""
-        begins = _begins(dataset, shard)
-        first, last = np.searchsorted(begins, (start, stop)).tolist()
-        rows = dataset.memory[shard]
+        assert shard.memory is not None
+        rows, starts = shard.memory.rows, shard.memory.starts
+        first, last = starts[:-1].searchsorted((start, stop)).tolist()
         return Documents(list(range(first, last)), [dict(rows[i]) for i in range(first, last)], {})
-
-
-def _begins(dataset: Dataset, shard: int) -> IntArray:
-    # Kept beside the frozen dataset; the entry holds the dataset itself, so its id cannot be reused meanwhile.
-    held = dataset.__dict__.setdefault("_begins", {})
-    if shard not in held:
-        sizes = row_sizes(dataset.memory[shard])
-        held[shard] = np.cumsum(sizes) - sizes
-    begins: IntArray = held[shard]
-    return begins

@@ -8,28 +8,52 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from zephon.errors import ConfigError, DataError
-from zephon.io.decoded import Held, listing_of
-from zephon.io.formats.base import Documents, bad_document
+from zephon.io.decoded import Held
+from zephon.io.formats.base import Documents, Shard, bad_document
 from zephon.io.storage import is_local
 from zephon.types import Column, Ragged
 
-if TYPE_CHECKING:
-    from zephon.io.dataset import Dataset
-
 FILES = 32  # kept open, each with a descriptor: a dataset may have more shards than a process may have descriptors
-_held = Held()
-_open_files = Held(FILES)
+
+
+class _Table(Protocol):
+    """What is used of an Arrow table, which has no types of its own."""
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def column_names(self) -> list[str]: ...
+    def column(self, name: str) -> Any: ...
+    def slice(self, offset: int, length: int) -> _Table: ...
+    def filter(self, mask: object) -> _Table: ...
+
+
+class _OpenFile(NamedTuple):
+    """A file and its lock: a reader's position is not made for several threads."""
+
+    file: Any
+    lock: threading.Lock
+
+    def read_row_group(self, number: int) -> _Table:
+        with self.lock:
+            table: _Table = self.file.read_row_group(number)
+            return table
+
+
+_tables: Held[_Table] = Held()
+_open_files: Held[_OpenFile] = Held(FILES)
 
 
 class Parquet:
     name = "parquet"
 
-    def read(self, dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
+    def read(self, shard: Shard, start: int, stop: int) -> Documents:
         """The rows of a part of the file; rows are row numbers. A row whose text is not UTF-8 is among the bad documents.
 
         Raises:
@@ -37,42 +61,48 @@ class Parquet:
             ConfigError: pyarrow is not installed.
         """
         arrow = _arrow()
-        path, size = dataset.path(shard), int(dataset.sizes[shard])
-        key = (listing_of(dataset), shard)
         try:
-            file, lock = _open_files.get(key, lambda: (_open(dataset, path), threading.Lock()), lambda _: 1)
-            metadata = file.metadata
-            first, last = (edge * metadata.num_rows // size for edge in (start, stop))
-            tables, at = [], 0
-            for group in range(metadata.num_row_groups):
-                rows = metadata.row_group(group).num_rows
-                begin, end = max(first - at, 0), min(last - at, rows)
-                if begin < end:
-                    table = _held.get((*key, group), functools.partial(_group, file, lock, group), lambda t: int(t.nbytes))
-                    tables.append(table.slice(begin, end - begin))
-                at += rows
+            rows, tables = _read_rows(shard, start, stop)
         except (arrow.ArrowException, OSError) as error:
             raise DataError(
-                f"{path} cannot be read as Parquet: {error}",
-                follows="its documents would be lost without a word",
+                f"{shard.path} cannot be read as Parquet: {error}",
+                follows="its documents would be lost silently",
                 remedy="restore the shard from its source",
             ) from error
-        rows, bad = list(range(first, last)), []
-        fields: dict[str, Column] = {}
-        if tables:
-            table = arrow.concat_tables(tables)
-            try:
-                fields = {name: _column(arrow, table.column(name)) for name in table.column_names}
-            except UnicodeDecodeError:  # Arrow does not look at text before it becomes Python's
-                garbled = _garbled(arrow, table)
-                bad = [_bad_row(dataset, shard, rows[i], why) for i, why in garbled.items()]
-                table = table.filter(arrow.array([i not in garbled for i in range(len(rows))], arrow.bool_()))
-                rows = [row for i, row in enumerate(rows) if i not in garbled]
-                fields = {name: _column(arrow, table.column(name)) for name in table.column_names}
-        return Documents(rows, None, fields, tuple(bad))
+        if not tables:
+            return Documents(rows, None, {})
+        table: _Table = arrow.concat_tables(tables)
+        try:
+            return Documents(rows, None, _columns(arrow, table))
+        except UnicodeDecodeError:  # Arrow does not look at text before it becomes Python's
+            garbled = _garbled(arrow, table)
+        bad = tuple(_bad_row(shard, rows[i], why) for i, why in garbled.items())
+        table = table.filter(arrow.array([i not in garbled for i in range(len(rows))], arrow.bool_()))
+        rows = [row for i, row in enumerate(rows) if i not in garbled]
+        return Documents(rows, None, _columns(arrow, table), bad)
 
 
-def _column(arrow: Any, column: Any) -> Column:
+def _read_rows(shard: Shard, start: int, stop: int) -> tuple[list[int], list[_Table]]:
+    """The row numbers of a part of the file, and the parts of row groups that hold them."""
+    opened = _open_files.get(shard.key, lambda: _OpenFile(_open(shard), threading.Lock()), lambda _: 1)
+    metadata = opened.file.metadata
+    first, last = (edge * metadata.num_rows // shard.size for edge in (start, stop))
+    tables, at = [], 0
+    for number in range(metadata.num_row_groups):
+        rows = metadata.row_group(number).num_rows
+        begin, end = max(first - at, 0), min(last - at, rows)
+        if begin < end:
+            read = functools.partial(opened.read_row_group, number)
+            tables.append(_tables.get((*shard.key, number), read, lambda table: table.nbytes).slice(begin, end - begin))
+        at += rows
+    return list(range(first, last)), tables
+
+
+def _columns(arrow: ModuleType, table: _Table) -> dict[str, Column]:
+    return {name: _column(arrow, table.column(name)) for name in table.column_names}
+
+
+def _column(arrow: ModuleType, column: Any) -> Column:
     if column.num_chunks == 1:
         array = column.chunk(0)
     else:
@@ -94,9 +124,9 @@ def _column(arrow: Any, column: Any) -> Column:
     return list(array.to_pylist())
 
 
-def _garbled(arrow: Any, table: Any) -> dict[int, str]:
+def _garbled(arrow: ModuleType, table: _Table) -> dict[int, str]:
     """Rows with text that is not UTF-8, and why."""
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for name in table.column_names:
         kind = table.column(name).type
         if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
@@ -106,40 +136,35 @@ def _garbled(arrow: Any, table: Any) -> dict[int, str]:
             try:
                 (raw or b"").decode()
             except UnicodeDecodeError as error:
-                found.setdefault(i, f"column {name!r} is not UTF-8: {error}")
-    return found
+                reasons.setdefault(i, f"column {name!r} is not UTF-8: {error}")
+    return reasons
 
 
-def _bad_row(dataset: Dataset, shard: int, row: int, why: str) -> DataError:
+def _bad_row(shard: Shard, row: int, why: str) -> DataError:
     return bad_document(
-        (shard, row),
+        shard,
+        row,
         f"a row's {why.partition(':')[0]}",
-        f"row {row} of {dataset.path(shard)}, {why}",
-        follows="the document would be left out or garbled",
-        remedy="mend the row, remove it before a new run begins",
+        f"row {row} of {shard.path}, {why}",
+        follows="the document would be dropped or garbled",
+        remedy="repair the row, remove it before a new run begins",
     )
 
 
-def _group(file: Any, lock: threading.Lock, group: int) -> Any:
-    with lock:  # a reader's position is not made for several threads
-        return file.read_row_group(group)
-
-
-def _open(dataset: Dataset, path: str) -> Any:
+def _open(shard: Shard) -> Any:
     from pyarrow import parquet
 
-    if is_local(dataset.fs):
-        return parquet.ParquetFile(path, memory_map=True)
-    return parquet.ParquetFile(dataset.fs.open(path, "rb"))
+    if is_local(shard.fs):
+        return parquet.ParquetFile(shard.path, memory_map=True)
+    return parquet.ParquetFile(shard.files.open(shard.path, "rb"))
 
 
-def _arrow() -> Any:
+def _arrow() -> ModuleType:
     try:
         import pyarrow
     except ImportError as error:
         raise ConfigError(
-            "reading Parquet needs pyarrow, which is not installed",
-            follows="no document could be read",
-            remedy="install zephon-elastic[parquet]",
+            "reading Parquet needs pyarrow, which is not installed", remedy="install zephon-elastic[parquet]"
         ) from error
-    return pyarrow
+    module: ModuleType = pyarrow
+    return module

@@ -12,18 +12,15 @@ from __future__ import annotations
 import bisect
 import io
 import tarfile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from zephon.errors import DataError
 from zephon.fastjson import loads
-from zephon.io.decoded import Held, listing_of
-from zephon.io.formats.base import Documents, bad_document
+from zephon.io.decoded import Held
+from zephon.io.formats.base import Documents, Shard, bad_document
 from zephon.io.storage import is_local, read_range
 
-if TYPE_CHECKING:
-    from zephon.io.dataset import Dataset
-
-_held = Held()
+_whole: Held[bytes] = Held()
 
 
 class _Sample(NamedTuple):
@@ -34,26 +31,27 @@ class _Sample(NamedTuple):
     members: list[tuple[str, int, int]]
 
 
+_indexes: Held[list[_Sample]] = Held()
+
+
 class Tar:
     name = "webdataset"
 
-    def read(self, dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
+    def read(self, shard: Shard, start: int, stop: int) -> Documents:
         """The documents whose first member begins in [start, stop); rows count documents. One that cannot be decoded is bad.
 
         Raises:
             DataError: the shard is damaged or cut short, or the members of a document do not lie side by side.
         """
-        path, size = dataset.path(shard), int(dataset.sizes[shard])
-        key = (listing_of(dataset), shard)
         try:
             whole: bytes | None = None
-            if not is_local(dataset.fs):
-                whole = _held.get((*key, "whole"), lambda: read_range(dataset.fs, path, 0, size), len)
-            samples = _held.get((*key, "index"), lambda: _index(path, size, whole), lambda found: 300 * len(found) + 1)
+            if not is_local(shard.fs):
+                whole = _whole.get(shard.key, lambda: read_range(shard.files, shard.path, 0, shard.size), len)
+            samples = _indexes.get(shard.key, lambda: _index(shard, whole), lambda index: 300 * len(index) + 1)
         except (tarfile.TarError, ValueError, OSError) as error:
             raise DataError(
-                f"{path} cannot be read as a tar: {error}",
-                follows="its documents would be lost without a word",
+                f"{shard.path} cannot be read as a tar: {error}",
+                follows="its documents would be lost silently",
                 remedy="restore the shard from its source, or write it again with the members of each document side by side",
             ) from error
         first, last = (bisect.bisect_left(samples, edge, key=lambda sample: sample.offset) for edge in (start, stop))
@@ -61,19 +59,19 @@ class Tar:
         for row in range(first, last):
             sample = samples[row]
             try:
-                members = [(kind, _bytes(dataset, path, begin, count, whole)) for kind, begin, count in sample.members]
+                members = [(kind, _bytes(shard, begin, count, whole)) for kind, begin, count in sample.members]
                 records.append({"__key__": sample.key, **{kind: _value(kind, data) for kind, data in members}})
                 rows.append(row)
             except ValueError as error:
-                bad.append(_bad_document(dataset, shard, row, sample.key, error))
+                bad.append(_bad_document(shard, row, sample.key, error))
         return Documents(rows, records, {}, tuple(bad))
 
 
-def _index(path: str, size: int, whole: bytes | None) -> list[_Sample]:
+def _index(shard: Shard, whole: bytes | None) -> list[_Sample]:
     samples: list[_Sample] = []
     seen: set[str] = set()
     end = 0
-    with tarfile.open(path, "r:") if whole is None else tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
+    with tarfile.open(shard.path, "r:") if whole is None else tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
         for member in tar:
             end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
             folder, _, file = member.name.rpartition("/")
@@ -89,26 +87,26 @@ def _index(path: str, size: int, whole: bytes | None) -> list[_Sample]:
             if kind.lower() in [known for known, _, _ in samples[-1].members]:
                 raise ValueError(f"{key!r} has two members {kind!r}")
             samples[-1].members.append((kind.lower(), member.offset_data, member.size))
-    if end + tarfile.BLOCKSIZE > size:
+    if end + tarfile.BLOCKSIZE > shard.size:
         raise ValueError("it ends without the mark of its end")
     return samples
 
 
-def _bytes(dataset: Dataset, path: str, begin: int, count: int, whole: bytes | None) -> bytes:
-    return whole[begin : begin + count] if whole is not None else read_range(dataset.fs, path, begin, begin + count)
+def _bytes(shard: Shard, begin: int, count: int, whole: bytes | None) -> bytes:
+    return whole[begin : begin + count] if whole is not None else read_range(shard.files, shard.path, begin, begin + count)
 
 
-def _value(kind: str, data: bytes) -> Any:
+def _value(kind: str, data: bytes) -> object:
     if kind == "txt":
         return data.decode()
     return loads(data) if kind == "json" else data
 
 
-def _bad_document(dataset: Dataset, shard: int, row: int, key: str, cause: Exception) -> DataError:
+def _bad_document(shard: Shard, row: int, key: str, cause: Exception) -> DataError:
     return bad_document(
-        (shard, row),
+        shard,
+        row,
         f"a member cannot be decoded: {type(cause).__name__}",
-        f"document {key!r} of {dataset.path(shard)} cannot be decoded: {cause}",
-        follows="the document would be left out without a word",
-        remedy="mend it, remove it before a new run begins",
+        f"document {key!r} of {shard.path} cannot be decoded: {cause}",
+        remedy="repair it, remove it before a new run begins",
     )
