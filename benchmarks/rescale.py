@@ -33,6 +33,7 @@ from zephon.launch.config.compose import compose
 from zephon.launch.status import look
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
+from zephon.run.progress import read_progress
 from zephon.run.specs import write_spec
 from zephon.spec.experiment import RunSpec
 
@@ -107,23 +108,15 @@ def theirs(runs: str, rounds: int) -> list[float]:
             port = probe.getsockname()[1]
         log = Path(rundir.path("torchrun.log"))
         with torchrun(rundir, port, log):
-            _until(lambda rundir=rundir: _progress(rundir).get("step", 0) >= 5, 180)  # type: ignore[misc]
+            _until(lambda rundir=rundir: (now := read_progress(rundir, 1)) is not None and now.step >= 5, 180)  # type: ignore[misc]
             with torchrun(rundir, port, log):
-                last = _progress(rundir)
+                last = read_progress(rundir, 1)
                 deadline = time.monotonic() + 180
-                while (now := _progress(rundir)).get("world_size") != 2 and time.monotonic() < deadline:
+                while ((now := read_progress(rundir, 1)) is None or now.world_size != 2) and time.monotonic() < deadline:
                     last = now
                     time.sleep(0.02)
-                stalls.append(now["time"] - last["time"] if now.get("world_size") == 2 else float("inf"))
+                stalls.append(now.time - last.time if now and last and now.world_size == 2 else float("inf"))
     return stalls
-
-
-def _progress(rundir: RunDir) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = rundir.read_json("attempts", "0001", "progress.json")
-    except FileNotFoundError:
-        return {}
-    return found
 
 
 def _until(test: Callable[[], bool], limit_s: float) -> None:

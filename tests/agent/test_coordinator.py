@@ -13,11 +13,15 @@ import pytest
 
 from tests.agent.peers import Peers, assigned, until
 from tests.agent.toy import toy_spec
-from zephon.agent.coordinator import allowed_nodes, note_stop, want_nodes
+from zephon.agent.coordinator import allowed_nodes
 from zephon.agent.link import parse_endpoint
 from zephon.errors import ConfigError
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
+from zephon.run.generation import read_generation
+from zephon.run.progress import Progress, write_progress
+from zephon.run.stop import write_stop
+from zephon.run.target import write_target
 
 
 def test_two_links_get_one_generation_with_the_store_of_rank_zero(peers: Peers) -> None:
@@ -28,7 +32,9 @@ def test_two_links_get_one_generation_with_the_store_of_rank_zero(peers: Peers) 
     first, second = assigned(a), assigned(b)
     assert (first["rank"], second["rank"], second["store"]) == (0, 1, "a:1")
     assert first["generation"] == second["generation"] == 1
-    assert peers.rundir.read_json("generation.json")["nodes"] == ["n-0", "n-1"]
+    newest = read_generation(peers.rundir)
+    assert newest is not None
+    assert newest.nodes == ("n-0", "n-1")
 
 
 def test_a_closed_link_is_a_lost_node_at_once(peers: Peers) -> None:
@@ -99,7 +105,7 @@ def test_a_job_that_comes_back_after_a_stop_forms_once_and_with_the_size_last_as
     first = peers.link("n-0", server.coordinator.port)
     first.send("ready", store="x:1")
     assigned(first)
-    want_nodes(peers.rundir, 1, 3)  # a rescale that came just before the stop
+    write_target(peers.rundir, 1, 3)  # a rescale that came just before the stop
     first.send("leaving")
     first.send("exited", generation=1, exits={"0": 143}, error=None)
     until(lambda: first.released.is_set())
@@ -120,8 +126,7 @@ def test_a_job_that_comes_back_after_a_stop_forms_once_and_with_the_size_last_as
 
 
 def step_at(rundir: RunDir, step: int, generation: int) -> None:
-    done = {"step": step, "steps": 99, "generation": generation, "time": time.time(), "step_s": 0.1}
-    rundir.write_json("attempts", "0001", "progress.json", data=done)
+    write_progress(rundir, 1, Progress(step=step, steps=99, generation=generation, time=time.time(), step_s=0.1))
 
 
 @pytest.mark.parametrize("between", ["replaced", "stopped", "away for long"])
@@ -141,7 +146,7 @@ def test_the_time_without_a_node_is_a_stall_where_one_was_replaced_and_not_where
     first.close()
     until(lambda: not members.nodes)
     if between == "stopped":
-        note_stop(peers.rundir, 1)
+        write_stop(peers.rundir, 1)
     time.sleep(1.0 if between == "away for long" else 0.1)
     second = [("n-0@3", 9)] if between != "away for long" else []  # a replacement, whatever went before
     for name, step in [("n-0@2", 8), *second]:

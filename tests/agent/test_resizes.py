@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from zephon.agent.resizes import Resizes
+from zephon.run.progress import Progress
 
 
-def progress(step: int, time: float, generation: int, **more: Any) -> dict[str, Any]:
-    return {"step": step, "time": time, "generation": generation, **more}
+def progress(step: int, time: float, generation: int, **more: Any) -> Progress:
+    return Progress(step=step, steps=99, time=time, generation=generation, **more)
 
 
 def test_a_drained_resize_is_accounted_part_by_part_and_loses_no_step() -> None:

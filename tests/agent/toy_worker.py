@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from zephon.run.directory import RunDir
+from zephon.run.progress import Progress, write_progress
 
 
 def main() -> int:
@@ -85,8 +86,8 @@ def report(arguments: argparse.Namespace, rundir: RunDir, step: int, steps: int,
     line = {"step": step, "world_size": world, "generation": generation, "time": time.time()}
     with open(rundir.path("toy.jsonl"), "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
-    progress = {**line, **begun, "steps": steps, "loss": 1 / step, "tokens_per_s": 1.0, "digest": f"{step:064x}"}
-    rundir.write_json("attempts", RunDir.attempt_name(arguments.attempt), "progress.json", data=progress)
+    made = {"loss": 1 / step, "tokens_per_s": 1.0, "digest": f"{step:064x}"}
+    write_progress(rundir, arguments.attempt, Progress(**line, **begun, **made, steps=steps))
 
 
 def save(rundir: RunDir, step: int, rank: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from zephon.launch.backends.kubernetes import control
 from zephon.launch.backends.kubernetes.scheduler import create_scheduler
 from zephon.launch.status import look
 from zephon.run.directory import RunDir
+from zephon.run.generation import Generation, write_generation
+from zephon.run.handle import Handle, write_handle
+from zephon.run.progress import Progress, write_progress
 
 pytestmark = pytest.mark.kubernetes
 
@@ -32,7 +36,7 @@ class Run:
             handle = runner.run(sample_app(nodes=2), "kubernetes", options)
         self.rundir = RunDir(str(directory))
         where = ("attempts", "0001")
-        self.rundir.write_json(*where, "handle.json", data={"scheduler": "kubernetes", "handle": handle})
+        write_handle(self.rundir, 1, Handle(scheduler="kubernetes", handle=handle, worker="zephon.train", time=time.time()))
         spec = {
             "name": "exp1",
             "global_batch_size": 16,
@@ -69,7 +73,7 @@ def run(plane: Plane, tmp_path: Path) -> Iterator[Run]:
 def test_the_states_from_start_to_deletion(run: Run) -> None:
     assert run.state()["state"] == "STARTING"
     names = run.running()
-    run.rundir.write_json("generation.json", data={"attempt": 1, "generation": 3, "nodes": names, "world_size": 2})
+    write_generation(run.rundir, Generation(attempt=1, generation=3, nodes=tuple(names), world_size=2, time=time.time()))
     found = run.state()
     assert (found["state"], found["members"], found["target"], found["generation"]) == ("RUNNING", names, 2, 3)
     control.command(run.rundir, 1, {"verb": "stop"})
@@ -90,11 +94,11 @@ def test_the_states_from_start_to_deletion(run: Run) -> None:
 
     until("gone", gone, 20)
     assert run.state()["state"] == "STOPPED"
-    run.rundir.write_json("attempts", "0001", "progress.json", data={"step": 7, "steps": 9})
+    write_progress(run.rundir, 1, Progress(step=7, steps=9, time=time.time()))
     assert run.state()["state"] == "STOPPED"
     run.rundir.write_json("data_end.json", data={"step": 7, "steps": 9, "attempt": 1, "dropped": {}})
     assert run.state()["state"] == "DONE", "there is no more data"
-    run.rundir.write_json("attempts", "0001", "progress.json", data={"step": 9, "steps": 9})
+    write_progress(run.rundir, 1, Progress(step=9, steps=9, time=time.time()))
     assert run.state()["state"] == "DONE"
 
 
@@ -132,7 +136,7 @@ def test_the_stages_are_told_by_the_coordinator_and_a_size_is_changed_only_while
     until("stopped", stopped, 20)
     assert run.state()["stages"] == [["doctor", "stopped"], ["train", "waiting"]]
     run.plane.kubectl("delete", "job", "exp1-1", "-n", run.namespace, "--cascade=orphan")
-    run.rundir.write_json(*where, "progress.json", data={"step": 9, "steps": 9})
+    write_progress(run.rundir, 1, Progress(step=9, steps=9, time=time.time()))
     assert run.state()["state"] == "STOPPED", "all steps are done, but not all stages"
     run.rundir.write_json(*where, "stages.json", data={**told, "stages": [["doctor", "skipped"], ["train", "done"]]})
     assert run.state()["state"] == "DONE"
@@ -159,7 +163,7 @@ def test_the_history_of_an_attempt_is_counted_from_its_events(run: Run) -> None:
 
 
 def test_a_cluster_that_does_not_answer_is_no_failed_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    run.rundir.write_json("generation.json", data={"attempt": 1, "generation": 3, "nodes": ["a", "b"], "world_size": 2})
+    write_generation(run.rundir, Generation(attempt=1, generation=3, nodes=("a", "b"), world_size=2, time=time.time()))
     spec = run.rundir.read_json("attempts", "0001", "spec.json")
     config = json.loads(Path(spec["scheduler"]["options"]["kubeconfig"]).read_text())
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"

@@ -17,6 +17,7 @@ from tests.kubernetes.conftest import until
 from tests.kubernetes.machines import Machines, events, reach
 from zephon.launch.status import RunStatus, look
 from zephon.run.directory import RunDir
+from zephon.run.generation import read_generation
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -90,7 +91,9 @@ class Run:
 
     def members(self) -> set[str]:
         """UIDs of the pods of the present generation."""
-        return {name.split("@")[1] for name in self.rundir.read_json("generation.json")["nodes"]}
+        newest = read_generation(self.rundir)
+        assert newest is not None
+        return {name.split("@")[1] for name in newest.nodes}
 
 
 @pytest.fixture

@@ -19,10 +19,13 @@ from zephon.launch import start as session
 from zephon.launch.cli.display import duration, follow, one_line, panel, resize_text
 from zephon.launch.cli.logs import Tail, level_of, merged
 from zephon.launch.cli.main import main
+from zephon.launch.cli.verbs import status_table
 from zephon.launch.status import find_run, look
 from zephon.run.directory import RunDir
 from zephon.run.events import EventLog, read_events
+from zephon.run.progress import Progress, write_progress
 from zephon.run.specs import write_spec
+from zephon.train.metrics import ProgressFile
 
 RESIZE = {
     "reason": "a node joined",
@@ -55,8 +58,8 @@ class Written:
         return self
 
     def progress(self, step: int = 10, age_s: float = 0.0) -> Written:
-        data = {"step": step, "steps": 100, "loss": 2.5, "tokens_per_s": 1234.0, "digest": "ab" * 32, "world_size": 2}
-        self.rundir.write_json("attempts", "0001", "progress.json", data={**data, "generation": 1, "time": time.time() - age_s})
+        made = {"loss": 2.5, "tokens_per_s": 1234.0, "digest": "ab" * 32, "world_size": 2, "generation": 1, "pace_s": 2.0}
+        write_progress(self.rundir, 1, Progress(step=step, steps=100, time=time.time() - age_s, **made))
         return self
 
     def close(self) -> None:
@@ -159,6 +162,23 @@ def test_a_run_whose_directory_only_the_nodes_see_is_found_in_the_launchers_reco
     assert session.url_of(spec, rundir) == "/only/on/nodes/exp1"
     write_spec(rundir, 1, spec)
     assert find_run("exp1", "/only/on/nodes").root == rundir.root
+
+
+def test_the_time_left_is_shown_from_what_the_trainer_writes(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    written.supervisor()
+    rank_0 = ProgressFile(written.rundir, 1, 100)
+    for step, seconds in enumerate((50.0, 3.0, 3.0)):
+        rank_0.write(
+            step,
+            {"loss": 2.5, "tokens_per_s": 10.0, "digest": "ab", "world_size": 2, "generation": 1, "seconds": {"step": seconds}},
+        )
+    rank_0.close()
+    status = look(written.rundir)
+    assert (status.step, status.eta_s) == (3, 97 * 3.0)
+    console = Console(width=200)
+    console.print(panel(status))
+    console.print(status_table(status))
+    assert capsys.readouterr().out.count("4 min 51 s left") == 2
 
 
 def test_the_display_shows_step_loss_speed_digest_and_size_on_a_terminal_and_in_a_file(written: Written) -> None:

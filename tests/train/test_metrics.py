@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
 
 from tests.train.synthetic import spec
 from zephon.run.directory import RunDir
-from zephon.train.metrics import Clock, Console, JsonLines, Progress, series, sinks
+from zephon.run.progress import read_progress
+from zephon.train.metrics import Clock, Console, JsonLines, ProgressFile, series, sinks
 
 VALUES = {"loss": 1.5, "grad_norm": 1.0, "lr": 0.1, "tokens_per_s": 10.0, "digest": "ab" * 32, "world_size": 2, "generation": 3}
+VALUES["seconds"] = {"step": 0.5}
 
 
 def test_steps_trained_twice_appear_once_with_the_later_attempt(tmp_path):
@@ -36,21 +37,31 @@ def test_a_line_torn_by_a_crash_costs_only_itself(tmp_path):
 
 def test_a_loss_that_is_not_a_number_is_shown_as_such(tmp_path, capsys):
     bad = {**VALUES, "loss": math.nan}
-    for sink in (JsonLines(tmp_path / "metrics.jsonl", 1), Console(9, 1), Progress(RunDir(str(tmp_path)), 1, 9)):
+    for sink in (JsonLines(tmp_path / "metrics.jsonl", 1), Console(9, 1), ProgressFile(RunDir(str(tmp_path)), 1, 9)):
         sink.write(0, bad)
         sink.close()
     assert series(RunDir(str(tmp_path)))[0]["loss"] == "nan"
     assert "loss nan" in capsys.readouterr().out
-    assert math.isnan(json.loads((tmp_path / "attempts/0001/progress.json").read_text())["loss"])
+    progress = read_progress(RunDir(str(tmp_path)), 1)
+    assert math.isnan(progress.loss)
 
 
 def test_progress_tells_the_steps_done(tmp_path):
-    progress = Progress(RunDir(str(tmp_path)), 4, 20)
+    progress = ProgressFile(RunDir(str(tmp_path)), 4, 20)
     for step in range(3):
         progress.write(step, VALUES)
     progress.close()
-    found = json.loads((tmp_path / "attempts/0004/progress.json").read_text())
-    assert (found["step"], found["steps"], found["world_size"], found["generation"]) == (3, 20, 2, 3)
+    found = read_progress(RunDir(str(tmp_path)), 4)
+    assert (found.step, found.steps, found.began, found.world_size, found.generation) == (3, 20, 0, 2, 3)
+
+
+def test_the_time_left_follows_from_the_newest_steps_without_the_first(tmp_path):
+    progress = ProgressFile(RunDir(str(tmp_path)), 1, 100)
+    for step, seconds in enumerate((60.0, 2.0, 4.0)):
+        progress.write(step, {**VALUES, "seconds": {"step": seconds}})
+    progress.close()
+    found = read_progress(RunDir(str(tmp_path)), 1)
+    assert (found.step_s, found.pace_s, found.left_s) == (4.0, 3.0, 97 * 3.0)
 
 
 def test_a_log_that_is_no_terminal_gets_a_plain_line_every_so_often(capsys):

@@ -17,6 +17,7 @@ import pytest
 
 from tests.train.ranks import Meet, on_ranks
 from zephon.run.directory import RunDir
+from zephon.run.generation import Generation, write_generation
 from zephon.run.ledger import compare
 from zephon.run.specs import write_spec
 from zephon.spec.experiment import RunSpec
@@ -192,7 +193,8 @@ def test_without_a_spec_the_attempt_is_refused(tmp_path):
 
 def test_a_worker_of_an_older_generation_writes_nothing_and_leaves(tmp_path):
     write_run(tmp_path)
-    RunDir(str(tmp_path)).write_json("generation.json", data={"generation": 7})
+    newest = Generation(attempt=1, generation=7, nodes=("node-0",), world_size=2, time=time.time())
+    write_generation(RunDir(str(tmp_path)), newest)
     assert workers(tmp_path, 2, ZEPHON_GENERATION="6") == [75, 75]
     assert not (tmp_path / "ledger.jsonl").exists()
     assert workers(tmp_path, 2, ZEPHON_GENERATION="7") == [0, 0]

@@ -29,6 +29,10 @@ from zephon.errors import ZephonError
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.run.events import EventLog
+from zephon.run.generation import Generation, read_generation, write_generation
+from zephon.run.progress import Progress, read_progress
+from zephon.run.stop import read_stop
+from zephon.run.target import read_target
 from zephon.spec.experiment import RunSpec
 from zephon.world import World
 
@@ -78,15 +82,15 @@ class Coordinator:
     ) -> None:
         self.rundir, self.attempt, self.spec, self.expected = rundir, attempt, spec, expected
         self.events = EventLog(rundir, attempt, "coordinator")
-        known = rundir.read_json("generation.json") if rundir.exists("generation.json") else {}
+        known = read_generation(rundir)
         now = time.monotonic()
         self.membership = Membership(
-            rules_of(spec), target=target, expected=expected, generation=int(known.get("generation", 0)), now=now
+            rules_of(spec), target=target, expected=expected, generation=known.generation if known else 0, now=now
         )
-        if known.get("attempt") == attempt:
-            self.membership.adopt(tuple(known["nodes"]), now)
+        if known is not None and known.attempt == attempt:
+            self.membership.adopt(known.nodes, now)
         self.resizes = Resizes()
-        self._stops = noted_stop(rundir, attempt)
+        self._stops = read_stop(rundir, attempt)
         self._mark: tuple[int, int | None] = (-1, None)
         self._marked, self._first_step = now, True
         self.last_resize: dict[str, Any] | None = None
@@ -173,7 +177,7 @@ class Coordinator:
             if message["generation"] == members.generation:
                 self.resizes.regroup("workers ended", time.time(), nodes=len(members.members))
                 self.resizes.stopped(time.time())
-            self._note_progress(self._progress())  # what was saved before the end counts before the end
+            self._note_progress(read_progress(self.rundir, self.attempt))  # what was saved before the end counts before the end
             members.exited(name, now, generation=message["generation"], exits=exits, error=message.get("error"))
             self.events.write(
                 "workers_exited",
@@ -185,8 +189,9 @@ class Coordinator:
 
     def _gather(self) -> None:
         """A job that starts, or that comes back after a stop, waits for the size that was asked for last."""
-        self.membership.gather(wanted_nodes(self.rundir, self.attempt) or self.expected)
-        known, self._stops = self._stops, noted_stop(self.rundir, self.attempt)
+        target = read_target(self.rundir, self.attempt)
+        self.membership.gather(target.nodes if target else self.expected)
+        known, self._stops = self._stops, read_stop(self.rundir, self.attempt)
         # After a stop the time until now is nobody's stall; otherwise the last node was replaced, and training stood still
         # meanwhile. Whoever stops a run on a cluster notes it (the coordinator lives on there); a pause without a note, by
         # the cluster's own tools or in its queue, is told from a replacement by its length alone: a job that gives up after
@@ -198,10 +203,14 @@ class Coordinator:
     def _act(self, action: Action) -> None:
         if isinstance(action, Assign):
             world = len(action.nodes) * self.spec.elastic.procs_per_node
-            entry = {"attempt": self.attempt, "generation": action.number, "nodes": list(action.nodes), "world_size": world}
-            self.rundir.write_json("generation.json", data={**entry, "time": time.time()})
-            self.events.write("generation", **entry)
-            self.resizes.formed(action.number, time.time(), nodes=len(action.nodes), progress=self._progress())
+            formed = Generation(
+                attempt=self.attempt, generation=action.number, nodes=action.nodes, world_size=world, time=time.time()
+            )
+            write_generation(self.rundir, formed)
+            self.events.write("generation", generation=action.number, nodes=list(action.nodes), world_size=world)
+            self.resizes.formed(
+                action.number, time.time(), nodes=len(action.nodes), progress=read_progress(self.rundir, self.attempt)
+            )
             for rank, name in enumerate(action.nodes):
                 self._tell(
                     name, kind="assign", generation=action.number, rank=rank, nodes=list(action.nodes), store=action.store
@@ -224,14 +233,14 @@ class Coordinator:
             writer.write(json.dumps(message).encode() + b"\n")
 
     def _read_progress(self) -> None:
-        progress = self._progress()
+        progress = read_progress(self.rundir, self.attempt)
         self._watch_stall(self._note_progress(progress))
         if resized := self.resizes.progress(progress):
             self.last_resize = resized
             self.events.write("resized", **resized)
 
-    def _note_progress(self, progress: dict[str, Any] | None) -> int | None:
-        step = int(progress["step"]) if progress else None
+    def _note_progress(self, progress: Progress | None) -> int | None:
+        step = progress.step if progress else None
         self.membership.progress(step=step, checkpoint=newest_checkpoint(self.rundir))
         return step
 
@@ -244,34 +253,6 @@ class Coordinator:
         limit = self.spec.elastic.stall_s * (_FIRST_STEP_FACTOR if self._first_step else 1.0)
         if now - self._marked > limit:
             self.membership.stalled(step, now - self._marked, now)
-
-    def _progress(self) -> dict[str, Any] | None:
-        """The attempt's ``progress.json``; None before the first step."""
-        found = self.rundir.find_json("attempts", RunDir.attempt_name(self.attempt), "progress.json")
-        return found if isinstance(found, dict) and "step" in found else None
-
-
-def wanted_nodes(rundir: RunDir, attempt: int) -> int | None:
-    """The size that the last rescale of an attempt asked for; None when there was none, or the launcher could not note it."""
-    try:
-        return int(rundir.read_json("attempts", RunDir.attempt_name(attempt), "target.json")["nodes"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
-
-
-def want_nodes(rundir: RunDir, attempt: int, nodes: int) -> None:
-    """Notes that size where a coordinator finds it that has no other way to know it."""
-    rundir.write_json("attempts", RunDir.attempt_name(attempt), "target.json", data={"nodes": nodes, "time": time.time()})
-
-
-def note_stop(rundir: RunDir, attempt: int) -> None:
-    """Notes that the run was stopped on purpose, for a coordinator that outlives the stop."""
-    rundir.write_json("attempts", RunDir.attempt_name(attempt), "stop.json", data={"time": time.time()})
-
-
-def noted_stop(rundir: RunDir, attempt: int) -> Any:
-    """The last such note, different for every stop; None when there was none."""
-    return rundir.find_json("attempts", RunDir.attempt_name(attempt), "stop.json")
 
 
 def _staged() -> type[Coordinator]:

@@ -11,8 +11,9 @@ has shown or, where the new one's ledger knows of more, recorded, less those fro
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
+
+from zephon.run.progress import Progress
 
 
 @dataclasses.dataclass
@@ -34,7 +35,6 @@ class Resizes:
     """Call ``regroup``, ``stopped``, ``formed`` as these happen, and ``progress`` often; it returns the finished event."""
 
     def __init__(self) -> None:
-        self._latest: Mapping[str, Any] = {}
         self._under_way: Resize | None = None
 
     def regroup(self, reason: str, now: float, *, nodes: int) -> None:
@@ -46,7 +46,7 @@ class Resizes:
         if self._under_way is not None and not self._under_way.formed:
             self._under_way.stopped = max(self._under_way.stopped, now)
 
-    def formed(self, generation: int, now: float, *, nodes: int, progress: Mapping[str, Any] | None) -> None:
+    def formed(self, generation: int, now: float, *, nodes: int, progress: Progress | None) -> None:
         """The new generation is decided; ``progress`` is the old one's last word."""
         change = self._under_way
         if change is None:
@@ -55,7 +55,7 @@ class Resizes:
             self._under_way = None  # there was no step yet: a start and not a resize
             return
         change.formed, change.generation, change.nodes = now, generation, nodes
-        change.step_before, change.stepped = int(progress["step"]), float(progress["time"])
+        change.step_before, change.stepped = progress.step, progress.time
 
     def waited(self, now: float) -> float:
         """Seconds since the workers of a change that is under way have ended; 0 when there is none."""
@@ -66,16 +66,16 @@ class Resizes:
         """Whether a new generation has been formed and has not made its first step."""
         return self._under_way is not None and self._under_way.formed > 0
 
-    def progress(self, progress: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    def progress(self, progress: Progress | None) -> dict[str, Any] | None:
         """The ``resized`` event, once the new generation's first step is there."""
         change = self._under_way
-        if change is None or not change.formed or not progress or progress.get("generation") != change.generation:
+        if change is None or not change.formed or not progress or progress.generation != change.generation:
             return None
         self._under_way = None
-        first = float(progress.get("step_s") or 0.0)
-        done = float(progress["time"])
-        began = int(progress.get("began", int(progress["step"]) - 1))
-        before = max(change.step_before, int(progress.get("recorded", 0)))
+        first = progress.step_s or 0.0
+        done = progress.time
+        began = progress.step - 1 if progress.began is None else progress.began
+        before = max(change.step_before, progress.recorded)
         parts = {
             "drain": change.stepped - change.ordered,
             "save": change.stopped - max(change.stepped, change.ordered),
@@ -89,7 +89,7 @@ class Resizes:
             "nodes_before": change.nodes_before,
             "nodes": change.nodes,
             "step_before": before,
-            "step_after": int(progress["step"]),
+            "step_after": progress.step,
             "lost_steps": max(0, before - began),
             "stall_s": round(done - change.stepped, 3),
             "parts_s": {name: round(max(0.0, seconds), 3) for name, seconds in parts.items()},

@@ -7,12 +7,13 @@ from typing import Any
 
 from zephon.launch.backends.local import scheduler as local
 from zephon.run.directory import RunDir
+from zephon.run.handle import read_handle
 
 
 def scheduler_of_attempt(rundir: RunDir, attempt: int) -> str:
     """Name of the scheduler that got the attempt; ``local`` where nothing is recorded (yet)."""
-    where = ("attempts", RunDir.attempt_name(attempt), "handle.json")
-    return str(rundir.read_json(*where)["scheduler"]) if rundir.exists(*where) else "local"
+    handle = read_handle(rundir, attempt)
+    return handle.scheduler if handle else "local"
 
 
 def read_state(rundir: RunDir, attempt: int) -> dict[str, Any] | None:

@@ -33,6 +33,7 @@ from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.run.environment import environment
 from zephon.run.events import EventLog
+from zephon.run.handle import Handle, read_handle, write_handle
 from zephon.run.lease import Lease
 from zephon.run.specs import new_attempt, newest_spec
 from zephon.spec.experiment import RunSpec
@@ -191,8 +192,7 @@ def _submit(spec: RunSpec, rundir: RunDir, attempt: int, worker: str, lease: Lea
         handle = str(torchx.schedule(info))
     if name != "local":
         lease.release()  # the job on the cluster is its own holder; a laptop's clock must not be
-    where = ("attempts", RunDir.attempt_name(attempt))
-    rundir.write_json(*where, "handle.json", data={"scheduler": name, "handle": handle, "worker": worker, "time": time.time()})
+    write_handle(rundir, attempt, Handle(scheduler=name, handle=handle, worker=worker, time=time.time()))
     return handle
 
 
@@ -327,15 +327,15 @@ def resume(
     check_same(spec, stored)
     if spec.scheduler.name == "local":
         check_relative(spec, rundir, status.attempt)
-    where = ("attempts", RunDir.attempt_name(status.attempt), "handle.json")
-    known = rundir.read_json(*where).get("worker") if rundir.exists(*where) else None
-    return start(spec, words=words, allow=allow, fork=fork, worker=worker or known or DEFAULT_WORKER)
+    known = read_handle(rundir, status.attempt)
+    return start(spec, words=words, allow=allow, fork=fork, worker=worker or (known.worker if known else "") or DEFAULT_WORKER)
 
 
 def _go_on(rundir: RunDir, status: RunStatus) -> Started:
     """The stopped Job of a cluster goes on as the same attempt: its objects are all still there."""
     control.command(rundir, status.attempt, {"verb": "resume"})
-    handle = rundir.read_json("attempts", RunDir.attempt_name(status.attempt), "handle.json")["handle"]
+    known = read_handle(rundir, status.attempt)
+    handle = known.handle if known else None
     return Started(rundir=rundir, attempt=status.attempt, handle=handle, resumed_at=max(newest_checkpoint(rundir), 0))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import time
@@ -18,6 +17,7 @@ from zephon.run.checkpoints import completed_at, newest_checkpoint
 from zephon.run.data_end import data_end
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
+from zephon.run.progress import Progress, read_progress
 from zephon.run.specs import find_spec
 
 LIVE = ("QUEUED", "STARTING", "RUNNING", "TRAINING", "DRAINING", "DEGRADED", "STALLED", "UNKNOWN")
@@ -88,18 +88,19 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
         )
     attempt = attempts[-1]
     spec = find_spec(rundir, attempt)
-    progress = _newest_progress(rundir, attempts)
-    fresh = progress is not None and progress["attempt"] == attempt
+    stepped, progress = _newest_progress(rundir, attempts)
+    fresh = progress if stepped == attempt else None
     supervisor = read_state(rundir, attempt)
-    step, steps = (progress or {}).get("step", 0), spec.trainer.steps if spec else 0
-    speed = _steps_per_s(rundir, attempt) if fresh else None
+    step, steps = progress.step if progress else 0, spec.trainer.steps if spec else 0
     checkpoint = newest_checkpoint(rundir)
     members = supervisor["members"] if supervisor else []
     counters = (supervisor or {}).get("counters", {})
-    age = now - progress["time"] if fresh and progress else None
+    age = now - fresh.time if fresh else None
     stall_s = spec.elastic.stall_s if spec else math.inf
     ended = step < steps and data_end(rundir) == step
-    state = _state(supervisor, fresh=fresh, age=age, stall_s=stall_s, finished=steps > 0 and (step >= steps or ended))
+    state = _state(
+        supervisor, fresh=fresh is not None, age=age, stall_s=stall_s, finished=steps > 0 and (step >= steps or ended)
+    )
     message = (supervisor or {}).get("message", "")
     return RunStatus(
         name=name,
@@ -108,11 +109,11 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
         attempt=attempt,
         step=step,
         steps=steps,
-        loss=(progress or {}).get("loss"),
-        tokens_per_s=(progress or {}).get("tokens_per_s"),
-        eta_s=(steps - step) / speed if speed else None,
-        digest=(progress or {}).get("digest", ""),
-        world_size=(progress or {}).get("world_size", 0),
+        loss=progress.loss if progress else None,
+        tokens_per_s=progress.tokens_per_s if progress else None,
+        eta_s=fresh.left_s if fresh else None,
+        digest=progress.digest if progress else "",
+        world_size=progress.world_size if progress else 0,
         nodes=len(members),
         target=(supervisor or {}).get("target", 0),
         generation=(supervisor or {}).get("generation", 0),
@@ -152,33 +153,12 @@ def _stages(supervisor: dict[str, Any]) -> dict[str, str]:
     return {name: "interrupted" if over and state == "running" else state for name, state in found}
 
 
-def _newest_progress(rundir: RunDir, attempts: list[int]) -> dict[str, Any] | None:
+def _newest_progress(rundir: RunDir, attempts: list[int]) -> tuple[int, Progress | None]:
+    """The newest attempt that has made a step, and its progress."""
     for attempt in reversed(attempts):
-        found = rundir.find_json("attempts", RunDir.attempt_name(attempt), "progress.json")
-        if found is not None:
-            return {**found, "attempt": attempt}
-    return None
-
-
-def _steps_per_s(rundir: RunDir, attempt: int) -> float | None:
-    """Steps per second over the attempt's last ledger or metrics lines; None before there are two."""
-    if not rundir.exists("metrics.jsonl"):
-        return None
-    path = rundir.path("metrics.jsonl")
-    size = rundir.fs.size(path)
-    tail = rundir.fs.read_block(path, max(0, size - 16384), min(size, 16384)).decode(errors="replace").splitlines()[1:]
-    lines = [entry for line in tail if (entry := _parsed(line)) and "time" in entry and "step" in entry]
-    if len(lines) < 2 or lines[-1]["time"] <= lines[0]["time"]:
-        return None
-    return float(lines[-1]["step"] - lines[0]["step"]) / float(lines[-1]["time"] - lines[0]["time"])
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+        if (found := read_progress(rundir, attempt)) is not None:
+            return attempt, found
+    return 0, None
 
 
 def _last_error(rundir: RunDir, attempt: int) -> str:

@@ -146,3 +146,8 @@ class RunDir:
     @staticmethod
     def attempt_name(attempt: int) -> str:
         return f"{attempt:04d}"
+
+    @staticmethod
+    def in_attempt(attempt: int, *parts: str) -> tuple[str, ...]:
+        """The parts of a path below an attempt's directory."""
+        return ("attempts", RunDir.attempt_name(attempt), *parts)

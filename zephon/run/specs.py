@@ -15,7 +15,7 @@ _FILE = "spec.json"
 def new_attempt(rundir: RunDir, spec: RunSpec) -> int:
     """Stores the spec of a new attempt and returns its number; that of a run's first start is kept for the run as well."""
     attempt = max(rundir.attempts(), default=0) + 1
-    while not rundir.create("attempts", RunDir.attempt_name(attempt), _FILE, data=spec.to_dict()):
+    while not rundir.create(*RunDir.in_attempt(attempt, _FILE), data=spec.to_dict()):
         attempt += 1
     rundir.create(_FILE, data=spec.to_dict())
     return attempt
@@ -29,16 +29,16 @@ def read_spec(rundir: RunDir, attempt: int) -> RunSpec:
     """
     if not has_spec(rundir, attempt):
         raise ConfigError(
-            f"{rundir.path('attempts', RunDir.attempt_name(attempt), _FILE)} does not exist",
+            f"{rundir.path(*RunDir.in_attempt(attempt, _FILE))} does not exist",
             follows="nobody would know what to train",
             remedy="start the run with `zephon run`",
         )
-    return RunSpec.from_dict(rundir.read_json("attempts", RunDir.attempt_name(attempt), _FILE))
+    return RunSpec.from_dict(rundir.read_json(*RunDir.in_attempt(attempt, _FILE)))
 
 
 def find_spec(rundir: RunDir, attempt: int) -> RunSpec | None:
     """As ``read_spec``, but None where there is no spec that this version can read."""
-    found = rundir.find_json("attempts", RunDir.attempt_name(attempt), _FILE)
+    found = rundir.find_json(*RunDir.in_attempt(attempt, _FILE))
     try:
         return RunSpec.from_dict(found) if isinstance(found, dict) else None
     except ConfigError:
@@ -57,9 +57,9 @@ def newest_spec(rundir: RunDir) -> RunSpec:
 
 
 def has_spec(rundir: RunDir, attempt: int) -> bool:
-    return rundir.exists("attempts", RunDir.attempt_name(attempt), _FILE)
+    return rundir.exists(*RunDir.in_attempt(attempt, _FILE))
 
 
 def write_spec(rundir: RunDir, attempt: int, spec: RunSpec) -> None:
     """Puts a spec that came another way than by a start where all others look for it."""
-    rundir.write_json("attempts", RunDir.attempt_name(attempt), _FILE, data=spec.to_dict())
+    rundir.write_json(*RunDir.in_attempt(attempt, _FILE), data=spec.to_dict())

@@ -11,17 +11,19 @@ import json
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from zephon.run.directory import RunDir
+from zephon.run.progress import Progress, write_progress
 from zephon.spec.experiment import RunSpec
 from zephon.train.trackers import Scalars, mlflow, wandb
 
 PROGRESS_INTERVAL_S, FAR_PROGRESS_INTERVAL_S = 0.1, 3.0
-PROGRESS = ("loss", "tokens_per_s", "digest", "world_size", "generation")
+PACE_STEPS = 32  # the time left follows from as many of the newest steps
 
 
 class Sink(Protocol):
@@ -52,33 +54,50 @@ class JsonLines:
         self._file.close()
 
 
-class Progress:
-    """``attempts/NNNN/progress.json``, replaced at most ten times a second (far storage: every 3 s) and once at the end.
+class ProgressFile:
+    """The attempt's progress, replaced at most ten times a second (far storage: every 3 s) and once at the end.
 
-    ``recorded`` is how many steps the ledger had when this process began, ``began`` from how many it goes on.
+    ``recorded`` is how many steps the ledger had when this process began.
     """
 
     def __init__(self, run: RunDir, attempt: int, steps: int, *, recorded: int = 0) -> None:
-        self._run, self._place, self._steps = run, ("attempts", RunDir.attempt_name(attempt), "progress.json"), steps
+        self._run, self._attempt, self._steps, self._recorded = run, attempt, steps, recorded
         self._interval = PROGRESS_INTERVAL_S if run.local else FAR_PROGRESS_INTERVAL_S
-        self._began, self._recorded = None, recorded  # type: int | None, int
-        self._written, self._latest = 0.0, {}  # type: tuple[float, dict[str, Any]]
+        self._began: int | None = None
+        self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
+        self._latest: Progress | None = None
+        self._written = 0.0
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        chosen = {name: values.get(name) for name in PROGRESS}
-        last = (values.get("seconds") or {}).get("step")
-        self._began = step if self._began is None else self._began
-        where = {"step": step + 1, "steps": self._steps, "began": self._began, "recorded": self._recorded}
-        self._latest = {**where, "time": time.time(), "step_s": last, **chosen}
+        if self._began is None:
+            self._began = step
+        elif self._began + 1 == step:
+            self._seconds.clear()  # the first step also imports, compiles and measures
+        last = values["seconds"]["step"]
+        self._seconds.append(last)
+        self._latest = Progress(
+            step=step + 1,
+            steps=self._steps,
+            time=time.time(),
+            generation=values["generation"],
+            world_size=values["world_size"],
+            began=self._began,
+            recorded=self._recorded,
+            step_s=last,
+            pace_s=sum(self._seconds) / len(self._seconds),
+            loss=values["loss"],
+            tokens_per_s=values["tokens_per_s"],
+            digest=values["digest"],
+        )
         if time.monotonic() - self._written >= self._interval:
-            self._flush()
+            self._flush(self._latest)
 
     def close(self) -> None:
-        if self._latest:
-            self._flush()
+        if self._latest is not None:
+            self._flush(self._latest)
 
-    def _flush(self) -> None:
-        self._run.write_json(*self._place, data=self._latest)
+    def _flush(self, progress: Progress) -> None:
+        write_progress(self._run, self._attempt, progress)
         self._written = time.monotonic()
 
 
@@ -135,7 +154,10 @@ def sinks(run: RunDir, spec: RunSpec, attempt: int, *, recorded: int = 0) -> lis
         ConfigError: a tracker is configured and its package is not installed.
     """
     trainer = spec.trainer
-    found: list[Sink] = [Progress(run, attempt, trainer.steps, recorded=recorded), Console(trainer.steps, trainer.log_every)]
+    found: list[Sink] = [
+        ProgressFile(run, attempt, trainer.steps, recorded=recorded),
+        Console(trainer.steps, trainer.log_every),
+    ]
     if trainer.tensorboard and importlib.util.find_spec("tensorboard") is not None:
         found.append(_tensorboard(run))
     if trainer.wandb is not None:

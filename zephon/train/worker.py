@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from zephon.errors import Superseded, ZephonError
 from zephon.exits import Exit
 from zephon.run.directory import RunDir
+from zephon.run.generation import read_generation
 from zephon.run.specs import read_spec
 from zephon.spec.experiment import RunSpec
 
@@ -93,13 +94,12 @@ class Fence:
 
     def check(self) -> None:
         """Raises Superseded when a newer generation exists. Far storage is asked at most every two seconds."""
-        if time.monotonic() - self._checked < self._interval or not self._run.exists("generation.json"):
+        if time.monotonic() - self._checked < self._interval or (newest := read_generation(self._run)) is None:
             return
-        newest = int(self._run.read_json("generation.json")["generation"])
         self._checked = time.monotonic()
-        if newest > self._generation:
+        if newest.generation > self._generation:
             raise Superseded(
-                f"generation {newest} trains this run now and this worker belongs to generation {self._generation}",
+                f"generation {newest.generation} trains this run now and this worker belongs to generation {self._generation}",
                 follows="two memberships would write one ledger and one set of checkpoints",
                 remedy="nothing: this worker leaves, and the newer generation goes on",
             )

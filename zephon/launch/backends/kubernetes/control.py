@@ -16,7 +16,7 @@ from typing import Any
 
 from torchx.specs import AppState, parse_app_handle
 
-from zephon.agent.coordinator import allowed_nodes, note_stop, want_nodes
+from zephon.agent.coordinator import allowed_nodes
 from zephon.errors import ConfigError
 from zephon.exits import Exit
 from zephon.launch.backends.kubernetes.errors import ClusterError
@@ -26,7 +26,12 @@ from zephon.launch.backends.kubernetes.status import Summary
 from zephon.run.data_end import data_end
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
+from zephon.run.generation import read_generation
+from zephon.run.handle import read_handle
+from zephon.run.progress import read_progress
 from zephon.run.specs import read_spec
+from zephon.run.stop import write_stop
+from zephon.run.target import write_target
 from zephon.stages.stage import TRAIN, read_turns
 
 _LOOK_RETRY_S = 10.0
@@ -34,20 +39,19 @@ _LOOK_RETRY_S = 10.0
 
 def read_state(rundir: RunDir, attempt: int) -> dict[str, Any]:
     """How the attempt's Job stands, in the words of the local supervisor's state file."""
-    where = ("attempts", RunDir.attempt_name(attempt))
     scheduler, app_id = _scheduler(rundir, attempt, retry_s=_LOOK_RETRY_S)
-    known = rundir.read_json("generation.json") if rundir.exists("generation.json") else {}
-    current = known.get("attempt") == attempt
-    members: list[str] = list(known.get("nodes", [])) if current else []
+    newest = read_generation(rundir)
+    current = newest if newest is not None and newest.attempt == attempt else None
+    members = list(current.nodes) if current else []
     state: dict[str, Any] = {"app_id": app_id, "members": members, "target": len(members), "status": None}
     state |= _history(rundir, attempt) | _stages(rundir, attempt)
-    state["generation"] = int(known.get("generation", 0)) if current else 0
+    state["generation"] = current.generation if current else 0
     try:
         summary = scheduler.summary(app_id)
     except ClusterError as error:
         return _in_stage(state) | {"state": "RUNNING", "message": f"the cluster does not answer: {error.what}"}
     if summary is None:
-        done = _finished(rundir, where, state)
+        done = _finished(rundir, attempt, state)
         text = "" if done else "the job is no longer in the cluster; resume starts a new attempt"
         return _in_stage(state | {"state": "DONE" if done else "STOPPED", "members": [], "message": text})
     there = {node.pod for node in summary.nodes if node.state == AppState.RUNNING}
@@ -112,7 +116,7 @@ def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> str:
         _check_size(rundir, attempt, int(message["nodes"]))
         note = scheduler.rescale(app_id, int(message["nodes"])).note
         with contextlib.suppress(OSError):  # the coordinator has no right to read the Job; without this it may gather in steps
-            want_nodes(rundir, attempt, int(message["nodes"]))
+            write_target(rundir, attempt, int(message["nodes"]))
         return note
     actions = {"stop": scheduler.stop, "resume": scheduler.resume, "delete": scheduler.delete}
     if verb not in actions:
@@ -122,7 +126,7 @@ def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> str:
     actions[verb](app_id)
     if verb == "stop":
         with contextlib.suppress(OSError):  # as above; without this a resume within minutes is told as a replaced node
-            note_stop(rundir, attempt)
+            write_stop(rundir, attempt)
     return ""
 
 
@@ -163,19 +167,17 @@ def _check_size(rundir: RunDir, attempt: int, nodes: int) -> None:
     )
 
 
-def _finished(rundir: RunDir, where: tuple[str, str], state: Mapping[str, Any]) -> bool:
+def _finished(rundir: RunDir, attempt: int, state: Mapping[str, Any]) -> bool:
     if any(is_at not in ("done", "skipped") for _, is_at in state["stages"]):
         return False
-    try:
-        progress = rundir.read_json(*where, "progress.json")
-    except FileNotFoundError:
-        return False
-    return bool(progress["step"] >= progress["steps"]) or data_end(rundir) == progress["step"]
+    progress = read_progress(rundir, attempt)
+    return progress is not None and (progress.step >= progress.steps or data_end(rundir) == progress.step)
 
 
 def _scheduler(rundir: RunDir, attempt: int, *, retry_s: float) -> tuple[KubernetesScheduler, str]:
-    where = ("attempts", RunDir.attempt_name(attempt))
-    _, _, app_id = parse_app_handle(rundir.read_json(*where, "handle.json")["handle"])
+    handle = read_handle(rundir, attempt)
+    assert handle is not None, "the caller knows the scheduler from it"
+    _, _, app_id = parse_app_handle(handle.handle)
     options = options_from(read_spec(rundir, attempt).scheduler.options)
     return _connected(options.namespace, options.kubeconfig, options.context, options.request_timeout_s, retry_s), app_id
 

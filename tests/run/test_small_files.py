@@ -1,0 +1,78 @@
+"""Small files of a run directory: what their writer writes is what their reader reads, on a disk and in an object store."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from zephon.run.directory import RunDir
+from zephon.run.generation import Generation, read_generation, write_generation
+from zephon.run.handle import Handle, read_handle, write_handle
+from zephon.run.progress import Progress, read_progress, write_progress
+from zephon.run.stop import read_stop, write_stop
+from zephon.run.target import read_target, write_target
+
+
+@pytest.fixture(params=["file", "memory"])
+def rundir(request: pytest.FixtureRequest, tmp_path: Path) -> RunDir:
+    return RunDir(str(tmp_path) if request.param == "file" else f"memory://{tmp_path.name}-{time.time_ns()}")
+
+
+def test_progress_is_that_of_its_attempt(rundir: RunDir) -> None:
+    assert read_progress(rundir, 2) is None
+    progress = Progress(step=3, steps=9, time=12.5, generation=2, world_size=4, began=1, recorded=5, step_s=0.5, pace_s=0.4)
+    write_progress(rundir, 2, progress)
+    assert read_progress(rundir, 2) == progress
+    assert read_progress(rundir, 1) is None
+    assert progress.left_s == pytest.approx(2.4)
+
+
+def test_a_generation_names_its_nodes_in_the_order_of_their_ranks(rundir: RunDir) -> None:
+    assert read_generation(rundir) is None
+    generation = Generation(attempt=1, generation=7, nodes=("node-1@a", "node-0@b"), world_size=4, time=12.5)
+    write_generation(rundir, generation)
+    assert read_generation(rundir) == generation
+
+
+def test_the_last_rescale_counts(rundir: RunDir) -> None:
+    assert read_target(rundir, 1) is None
+    for nodes in (2, 3):
+        write_target(rundir, 1, nodes)
+    target = read_target(rundir, 1)
+    assert target is not None
+    assert target.nodes == 3
+
+
+def test_every_stop_differs_from_the_one_before(rundir: RunDir) -> None:
+    assert read_stop(rundir, 1) is None
+    write_stop(rundir, 1)
+    first = read_stop(rundir, 1)
+    time.sleep(0.002)
+    write_stop(rundir, 1)
+    assert None is not first != read_stop(rundir, 1)
+
+
+def test_a_handle_says_who_got_the_attempt(rundir: RunDir) -> None:
+    assert read_handle(rundir, 1) is None
+    handle = Handle(scheduler="local", handle="local://zephon/exp1-0001", worker="zephon.train", time=12.5)
+    write_handle(rundir, 1, handle)
+    assert read_handle(rundir, 1) == handle
+
+
+@pytest.mark.parametrize("text", ["", '{"step": 3', "[]", '{"nodes": 3}'])
+def test_a_file_that_is_torn_or_of_something_else_is_as_none(tmp_path: Path, text: str) -> None:
+    rundir = RunDir(str(tmp_path))
+    path = tmp_path / "attempts" / "0001" / "progress.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert read_progress(rundir, 1) is None
+
+
+def test_keys_of_another_version_are_passed_over(tmp_path: Path) -> None:
+    rundir = RunDir(str(tmp_path))
+    rundir.write_json("attempts", "0001", "target.json", data={"nodes": 3, "time": 1.5, "by": "somebody"})
+    target = read_target(rundir, 1)
+    assert target is not None
+    assert (target.nodes, target.time) == (3, 1.5)

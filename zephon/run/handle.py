@@ -1,0 +1,36 @@
+"""``attempts/NNNN/handle.json``: who got the attempt. The launcher writes it after the submit; every later verb reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from zephon.run.directory import RunDir
+from zephon.run.plain import as_record
+
+_FILE = "handle.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Handle:
+    """One submitted attempt.
+
+    Args:
+        scheduler: local, kubernetes or volcano.
+        handle: TorchX's name of the job, ``scheduler://session/app_id``.
+        worker: module that each worker runs.
+        time: of the submit, in unix seconds.
+    """
+
+    scheduler: str
+    handle: str
+    worker: str
+    time: float
+
+
+def read_handle(rundir: RunDir, attempt: int) -> Handle | None:
+    """None where nothing was submitted, or not yet."""
+    return as_record(Handle, rundir.find_json(*RunDir.in_attempt(attempt, _FILE)))
+
+
+def write_handle(rundir: RunDir, attempt: int, handle: Handle) -> None:
+    rundir.write_json(*RunDir.in_attempt(attempt, _FILE), data=dataclasses.asdict(handle))

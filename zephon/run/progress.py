@@ -1,0 +1,53 @@
+"""``attempts/NNNN/progress.json``: how far an attempt is. Rank 0 replaces it all the time; who watches the run reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from zephon.run.directory import RunDir
+from zephon.run.plain import as_record
+
+_FILE = "progress.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Progress:
+    """The newest step.
+
+    Args:
+        step, steps: optimizer steps done and wanted.
+        time: when this step was done, in unix seconds.
+        generation, world_size: who made it.
+        began: from how many steps this generation goes on; None where nobody said.
+        recorded: how many steps the ledger had before.
+        step_s: seconds that this step took.
+        pace_s: seconds per step, as the mean of the newest steps.
+        loss, tokens_per_s, digest: of this step.
+    """
+
+    step: int
+    steps: int
+    time: float
+    generation: int = 0
+    world_size: int = 0
+    began: int | None = None
+    recorded: int = 0
+    step_s: float | None = None
+    pace_s: float | None = None
+    loss: float | None = None
+    tokens_per_s: float | None = None
+    digest: str = ""
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the last step at the present pace."""
+        return None if self.pace_s is None else (self.steps - self.step) * self.pace_s
+
+
+def read_progress(rundir: RunDir, attempt: int) -> Progress | None:
+    """None before the attempt's first step."""
+    return as_record(Progress, rundir.find_json(*RunDir.in_attempt(attempt, _FILE)))
+
+
+def write_progress(rundir: RunDir, attempt: int, progress: Progress) -> None:
+    rundir.write_json(*RunDir.in_attempt(attempt, _FILE), data=dataclasses.asdict(progress))
