@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,12 @@ def ours(runs: str, changes: int) -> list[dict[str, Any]]:
                 session.rescale(rundir, 2 if kind == "up" else 1, wait_s=120)
             reached = look(rundir).step
             session.wait_for(rundir, lambda now, reached=reached: now.step >= reached + 3, 120, "to go on")  # type: ignore[misc]
-        return [{**event, "kind": _kind(event)} for event in read_events(rundir) if event["event"] == "resized"]
+        return [{**event.details, "kind": _kind(event.details)} for event in read_events(rundir) if event.kind == "resized"]
     finally:
         session.stop(rundir)
 
 
-def _kind(event: dict[str, Any]) -> str:
+def _kind(event: Mapping[str, Any]) -> str:
     if event["nodes"] == event["nodes_before"]:
         return "alone" if event["nodes"] == 1 else "replaced"
     return "up" if event["nodes"] > event["nodes_before"] else "down"

@@ -93,13 +93,13 @@ class Peers:
         return started
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in read_events(self.rundir) if event["event"] == kind]
+        return [event.to_dict() for event in read_events(self.rundir) if event.kind == kind]
 
     def story(self) -> str:
         """What happened, for a failing test."""
         logs = sorted(Path(self.rundir.path("attempts")).rglob("*.log"))
         told = [f"{path}:\n{path.read_text(errors='replace')[-2000:]}" for path in logs]
-        return "\n".join([*(json.dumps(event) for event in read_events(self.rundir)), *told])
+        return "\n".join([*(json.dumps(event.to_dict()) for event in read_events(self.rundir)), *told])
 
     def end(self) -> None:
         for agent in self.agents:

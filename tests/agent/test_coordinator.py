@@ -122,7 +122,7 @@ def test_a_job_that_comes_back_after_a_stop_forms_once_and_with_the_size_last_as
     assert links[0].wait_assignment(1.0, threading.Event()) is None, "two of three trained without waiting for the third"
     links[2].send("ready", store="y:1")
     assert [assigned(link)["nodes"] for link in links] == [["m-0", "m-1", "m-2"]] * 3
-    assert [event["generation"] for event in read_events(peers.rundir) if event["event"] == "generation"] == [1, 2]
+    assert [event.details["generation"] for event in read_events(peers.rundir) if event.kind == "generation"] == [1, 2]
 
 
 def step_at(rundir: RunDir, step: int, generation: int) -> None:
@@ -170,7 +170,7 @@ def test_every_decision_is_an_event(peers: Peers) -> None:
     assigned(link)
     link.send("exited", generation=1, exits={"0": 0}, error=None)
     until(lambda: link.finished is not None)
-    kinds = [event["event"] for event in read_events(peers.rundir)]
+    kinds = [event.kind for event in read_events(peers.rundir)]
     assert kinds[:3] == ["node_hello", "node_ready", "generation"]
     assert "finish" in kinds
 

@@ -149,7 +149,7 @@ def test_a_run_in_an_object_store_is_drained_resumed_at_another_size_and_done(ob
     assert dict(read_turns(rundir, 2)["stages"]) == {"calibrate": "done", "train": "done", "report": "done"}
     assert rundir.read_json("report.json")["name"] == "far"
     assert "stage report: done" in one.text("node-0"), "without a file system of its own a stage speaks in its node's log"
-    assert [event["nodes"] for event in read_events(rundir) if event["event"] == "generation"][-1] == ["node-0@2"]
+    assert [event.details["nodes"] for event in read_events(rundir) if event.kind == "generation"][-1] == ["node-0@2"]
 
 
 def step(rundir: RunDir, attempt: int) -> int:

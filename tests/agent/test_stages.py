@@ -68,7 +68,7 @@ class Cast:
         return [json.loads(Path(path).read_text())["pid"] for path in found if path.endswith(".json")]
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in read_events(self.rundir) if event["event"] == kind]
+        return [event.to_dict() for event in read_events(self.rundir) if event.kind == kind]
 
     def states(self) -> dict[str, str]:
         return dict(read_turns(self.rundir, 1).get("stages", []))
@@ -91,7 +91,9 @@ class Cast:
     def story(self) -> str:
         logs = sorted(Path(self.rundir.path("attempts")).rglob("*.log"))
         told = [f"{path}:\n{path.read_text(errors='replace')[-1500:]}" for path in logs]
-        return "\n".join([*(json.dumps(event) for event in read_events(self.rundir)), json.dumps(self.states()), *told])
+        return "\n".join(
+            [*(json.dumps(event.to_dict()) for event in read_events(self.rundir)), json.dumps(self.states()), *told]
+        )
 
     def end(self) -> None:
         for process in self.started:

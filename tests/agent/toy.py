@@ -107,7 +107,7 @@ class Toy:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def events(self, *kinds: str) -> list[dict[str, Any]]:
-        return [event for event in read_events(self.rundir) if not kinds or event["event"] in kinds]
+        return [event.to_dict() for event in read_events(self.rundir) if not kinds or event.kind in kinds]
 
     def story(self) -> str:
         """What happened, for a failing test."""

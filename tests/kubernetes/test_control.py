@@ -18,6 +18,7 @@ from zephon.launch.backends.kubernetes import control
 from zephon.launch.backends.kubernetes.scheduler import create_scheduler
 from zephon.launch.status import look
 from zephon.run.directory import RunDir
+from zephon.run.events import EventLog, EventReader
 from zephon.run.generation import Generation, write_generation
 from zephon.run.handle import Handle, write_handle
 from zephon.run.progress import Progress, write_progress
@@ -48,7 +49,7 @@ class Run:
         self.rundir.write_json(*where, "spec.json", data=spec)
 
     def state(self) -> dict[str, Any]:
-        return control.read_state(self.rundir, 1)
+        return control.read_state(self.rundir, 1, EventReader(self.rundir))
 
     def running(self) -> list[str]:
         """Reports all pods as running; returns their names as the coordinator knows them."""
@@ -148,15 +149,12 @@ def test_an_unknown_verb_is_refused(run: Run) -> None:
 
 
 def test_the_history_of_an_attempt_is_counted_from_its_events(run: Run) -> None:
-    entries = [
-        {"event": "regroup", "reason": "lost node", "attempt": 1},
-        {"event": "regroup", "reason": "a node joined", "attempt": 1},
-        {"event": "workers_exited", "error": {"rank": 0}, "attempt": 1},
-        {"event": "resized", "generation": 2, "attempt": 1},
-        {"event": "resized", "generation": 9, "attempt": 2},
-    ]
-    lines = [json.dumps({"time": float(i), **entry}) + "\n" for i, entry in enumerate(entries)]
-    Path(run.rundir.path("events.jsonl")).write_text("".join(lines))
+    first, second = (EventLog(run.rundir, attempt, "coordinator") for attempt in (1, 2))
+    first.write("regroup", reason="lost node")
+    first.write("regroup", reason="a node joined")
+    first.write("workers_exited", error={"rank": 0})
+    first.write("resized", generation=2)
+    second.write("resized", generation=9)
     found = run.state()
     assert found["counters"] == {"failures": 1, "lost": 1, "resizes": 1}
     assert found["resize"]["generation"] == 2

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import os
 import time
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +20,7 @@ from zephon.launch.cli.main import main
 from zephon.launch.cli.verbs import status_table
 from zephon.launch.status import find_run, look
 from zephon.run.directory import RunDir
-from zephon.run.events import EventLog, read_events
+from zephon.run.events import EventLog
 from zephon.run.progress import Progress, write_progress
 from zephon.run.specs import write_spec
 from zephon.train.metrics import ProgressFile
@@ -250,22 +248,3 @@ def test_last_words_without_a_stamp_come_when_the_file_was_last_written(tmp_path
 )
 def test_levels_are_read_from_the_line(line: str, level: int) -> None:
     assert level_of(line) == level
-
-
-def test_events_of_several_writers_are_read_in_order_and_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
-    rundir = RunDir(str(tmp_path))
-    first, second = EventLog(rundir, 1, "a"), EventLog(rundir, 1, "b")
-    for number, log in enumerate((first, second, first)):
-        log.write("tick", number=number)
-    with open(rundir.path("events.jsonl"), "a") as file:
-        file.write('{"time": 1, "ev')
-    assert [(event["who"], event["number"]) for event in read_events(rundir)] == [("a", 0), ("b", 1), ("a", 2)]
-
-
-def test_events_on_an_object_store_are_files_of_their_writers() -> None:
-    rundir = RunDir(f"memory://events-{os.getpid()}-{time.time_ns()}")
-    for who in ("a", "b"):
-        EventLog(rundir, 1, who).write("tick")
-    found = list(read_events(rundir))
-    assert sorted(event["who"] for event in found) == ["a", "b"]
-    assert json.loads(json.dumps(found)) == found

@@ -7,6 +7,7 @@ from typing import Any
 
 from zephon.launch.backends.local import scheduler as local
 from zephon.run.directory import RunDir
+from zephon.run.events import EventReader
 from zephon.run.handle import read_handle
 
 
@@ -16,12 +17,12 @@ def scheduler_of_attempt(rundir: RunDir, attempt: int) -> str:
     return handle.scheduler if handle else "local"
 
 
-def read_state(rundir: RunDir, attempt: int) -> dict[str, Any] | None:
+def read_state(rundir: RunDir, attempt: int, events: EventReader) -> dict[str, Any] | None:
     """How the attempt stands in the words of supervisor.json; None when nobody knows it."""
     if scheduler_of_attempt(rundir, attempt) == "kubernetes":
         from zephon.launch.backends.kubernetes import control as kubernetes_control
 
-        return kubernetes_control.read_state(rundir, attempt)
+        return kubernetes_control.read_state(rundir, attempt, events)
     return local.read_state(rundir, attempt)
 
 

@@ -32,7 +32,7 @@ from zephon.launch.stored import check_relative, check_same, forget_measures, pl
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.run.environment import environment
-from zephon.run.events import EventLog
+from zephon.run.events import EventLog, EventReader
 from zephon.run.handle import Handle, read_handle, write_handle
 from zephon.run.lease import Lease
 from zephon.run.specs import new_attempt, newest_spec
@@ -386,9 +386,9 @@ def wait_for(rundir: RunDir, test: Callable[[RunStatus], bool], limit_s: float, 
     Raises:
         ConfigError: it did not within ``limit_s`` seconds.
     """
-    deadline = time.monotonic() + limit_s
+    deadline, events = time.monotonic() + limit_s, EventReader(rundir)
     while True:
-        status = look(rundir)
+        status = look(rundir, events=events)
         if test(status):
             return status
         if time.monotonic() > deadline:

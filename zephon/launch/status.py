@@ -16,7 +16,7 @@ from zephon.run.attempt import state_home
 from zephon.run.checkpoints import completed_at, newest_checkpoint
 from zephon.run.data_end import data_end
 from zephon.run.directory import RunDir
-from zephon.run.events import read_events
+from zephon.run.events import Event, EventReader
 from zephon.run.progress import Progress, read_progress
 from zephon.run.specs import find_spec
 
@@ -71,13 +71,14 @@ class RunStatus:
         return self.state == "DONE" and self.step < self.steps
 
 
-def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
-    """The status of a run.
+def look(rundir: RunDir, *, now: float | None = None, events: EventReader | None = None) -> RunStatus:
+    """The status of a run; who looks again and again keeps an ``EventReader`` of it.
 
     Raises:
         ConfigError: the directory holds no run.
     """
     now = time.time() if now is None else now
+    events = events or EventReader(rundir)
     attempts = rundir.attempts()
     name = rundir.root.rstrip("/").rsplit("/", 1)[-1]
     if not attempts:
@@ -90,7 +91,7 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
     spec = find_spec(rundir, attempt)
     stepped, progress = _newest_progress(rundir, attempts)
     fresh = progress if stepped == attempt else None
-    supervisor = read_state(rundir, attempt)
+    supervisor = read_state(rundir, attempt, events)
     step, steps = progress.step if progress else 0, spec.trainer.steps if spec else 0
     checkpoint = newest_checkpoint(rundir)
     members = supervisor["members"] if supervisor else []
@@ -122,7 +123,7 @@ def look(rundir: RunDir, *, now: float | None = None) -> RunStatus:
         progress_age_s=age,
         status=(supervisor or {}).get("status"),
         message=f"the data ended after {step} of {steps} steps" if ended and state == "DONE" else message,
-        error=_last_error(rundir, attempt),
+        error=_last_error(events.of_attempt(attempt)),
         failures=counters.get("failures", 0),
         lost=counters.get("lost", 0),
         resizes=counters.get("resizes", 0),
@@ -161,17 +162,14 @@ def _newest_progress(rundir: RunDir, attempts: list[int]) -> tuple[int, Progress
     return 0, None
 
 
-def _last_error(rundir: RunDir, attempt: int) -> str:
-    """The newest failure of the attempt in one line: who, how, why."""
-    for event in reversed(list(read_events(rundir))):
-        if event["attempt"] != attempt:
-            break
-        if event["event"] == "stage_ended" and event["status"] not in (Exit.DONE, Exit.LEFT):
-            return str(event["cause"])
-        if event["event"] == "finish" and event["status"] not in (Exit.DONE, Exit.LEFT):
-            return str(event["cause"])
-        if event["event"] == "workers_exited" and event.get("error"):
-            error = event["error"]
+def _last_error(events: list[Event]) -> str:
+    """The newest failure of an attempt in one line: who, how, why."""
+    for event in reversed(events):
+        details = event.details
+        if event.kind in ("stage_ended", "finish") and details["status"] not in (Exit.DONE, Exit.LEFT):
+            return str(details["cause"])
+        if event.kind == "workers_exited" and details.get("error"):
+            error = details["error"]
             return f"rank {error['rank']} on {error['node']}: status {error['status']}: {error['message']}"
     return ""
 

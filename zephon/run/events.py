@@ -7,14 +7,46 @@ store, which cannot append, every writer has a file of its own below ``events/``
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
 
 from zephon.run.directory import RunDir
+
+FILE = "events.jsonl"
+_FOLDER = "events"
+_KEYS = ("time", "attempt", "who", "event")
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """One event.
+
+    Args:
+        time: in unix seconds.
+        attempt: during which it happened.
+        who: launcher, supervisor, coordinator, ...
+        kind: what happened; the key ``event`` of the line.
+        details: the rest of the line.
+    """
+
+    time: float
+    attempt: int
+    who: str
+    kind: str
+    details: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"time": self.time, "attempt": self.attempt, "who": self.who, "event": self.kind, **self.details}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        details = {name: value for name, value in data.items() if name not in _KEYS}
+        return cls(data["time"], data["attempt"], data["who"], data["event"], details)
 
 
 class EventLog:
@@ -25,19 +57,18 @@ class EventLog:
         self._lines: list[str] = []
         self._name = f"{attempt:04d}-{who}-{os.getpid()}-{time.time_ns()}.jsonl"
 
-    def write(self, event: str, **details: Any) -> None:
-        """Adds one event. One that cannot be written (no space left) is told on stderr: what happens matters more."""
+    def write(self, kind: str, **details: Any) -> None:
+        """Adds one event. One that cannot be written (no space left) is named on stderr: what happens matters more."""
         try:
-            self._write(event, details)
+            self._write(Event(time.time(), self.attempt, self.who, kind, details))
         except OSError as error:
             with contextlib.suppress(OSError):  # stderr may be a file on the same disk
-                print(f"event {event} {details} was not written: {error}", file=sys.stderr, flush=True)
+                print(f"event {kind} {details} was not written: {error}", file=sys.stderr, flush=True)
 
-    def _write(self, event: str, details: dict[str, Any]) -> None:
-        entry = {"time": time.time(), "attempt": self.attempt, "who": self.who, "event": event, **details}
-        line = json.dumps(entry, ensure_ascii=False, default=str)
+    def _write(self, event: Event) -> None:
+        line = json.dumps(event.to_dict(), ensure_ascii=False, default=str)
         if self.rundir.local:
-            path = self.rundir.path("events.jsonl")
+            path = self.rundir.path(FILE)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)  # less the umask, like the other files
             try:
@@ -46,15 +77,50 @@ class EventLog:
                 os.close(handle)
             return
         self._lines.append(line)
-        self.rundir.write_bytes("events", self._name, data=("\n".join(self._lines) + "\n").encode())
+        self.rundir.write_bytes(_FOLDER, self._name, data=("\n".join(self._lines) + "\n").encode())
 
 
-def read_events(rundir: RunDir) -> Iterator[dict[str, Any]]:
-    """All events of a run by time. A last line that is being written is left out."""
-    texts = []
-    if rundir.exists("events.jsonl"):
-        texts.append(rundir.fs.cat_file(rundir.path("events.jsonl")).decode())
-    if rundir.exists("events"):
-        texts += [rundir.fs.cat_file(path).decode() for path in sorted(rundir.fs.ls(rundir.path("events"), detail=False))]
-    entries = [json.loads(line) for text in texts for line in text.split("\n")[:-1] if line]
-    return iter(sorted(entries, key=lambda entry: entry["time"]))
+class EventReader:
+    """Reads a run's events again and again, each byte once: for whoever follows a run. Constructing touches nothing."""
+
+    def __init__(self, rundir: RunDir) -> None:
+        self._rundir = rundir
+        self._offsets: dict[str, int] = {}
+        self._events: list[Event] = []
+
+    def read(self) -> list[Event]:
+        """All events so far, by time. A line that is being written is read the next time."""
+        new = [event for path, size in self._files() for event in self._new_in(path, size)]
+        if new:
+            self._events = sorted([*self._events, *new], key=lambda event: event.time)
+        return self._events
+
+    def of_attempt(self, attempt: int) -> list[Event]:
+        """Those of one attempt."""
+        return [event for event in self.read() if event.attempt == attempt]
+
+    def _files(self) -> list[tuple[str, int]]:
+        """Each file with its size."""
+        fs, found = self._rundir.fs, []
+        with contextlib.suppress(FileNotFoundError):
+            found.append((self._rundir.path(FILE), int(fs.size(self._rundir.path(FILE)))))
+        with contextlib.suppress(FileNotFoundError):
+            listed = fs.ls(self._rundir.path(_FOLDER), detail=True)
+            found += sorted((str(info["name"]), int(info["size"])) for info in listed)
+        return found
+
+    def _new_in(self, path: str, size: int) -> Iterator[Event]:
+        offset = self._offsets.get(path, 0)
+        if size <= offset:
+            return
+        data: bytes = self._rundir.fs.cat_file(path, start=offset, end=size)
+        end = data.rfind(b"\n") + 1
+        self._offsets[path] = offset + end
+        for line in data[:end].splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a full disk cuts a line short, and the next is on it
+                yield Event.from_dict(json.loads(line))
+
+
+def read_events(rundir: RunDir) -> list[Event]:
+    """All events of a run by time, once."""
+    return EventReader(rundir).read()

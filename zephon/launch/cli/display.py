@@ -14,6 +14,7 @@ from rich.text import Text
 
 from zephon.launch.status import LIVE, RunStatus, look
 from zephon.run.directory import RunDir
+from zephon.run.events import EventReader
 
 _PLAIN_EVERY_S = 2.0
 
@@ -27,19 +28,21 @@ def follow(rundir: RunDir, *, console: Console | None = None, every_s: float = 0
 
 
 def _live(rundir: RunDir, console: Console, every_s: float) -> RunStatus:
-    status = look(rundir)
+    events = EventReader(rundir)
+    status = look(rundir, events=events)
     with Live(panel(status), console=console, refresh_per_second=8, transient=False) as live:
         while status.state in LIVE:
             time.sleep(every_s)
-            status = look(rundir)
+            status = look(rundir, events=events)
             live.update(panel(status))
     return status
 
 
 def _plain(rundir: RunDir, console: Console, every_s: float) -> RunStatus:
     shown, printed, stages = "", 0.0, dict[str, str]()
+    events = EventReader(rundir)
     while True:
-        status = look(rundir)
+        status = look(rundir, events=events)
         for line in stage_lines(stages, status.stages):
             console.print(line, highlight=False, soft_wrap=True)
         stages = status.stages
@@ -138,8 +141,9 @@ def duration(seconds: float | None) -> str:
 
 def until(rundir: RunDir, test: Callable[[RunStatus], bool], console: Console) -> RunStatus:
     """Like ``follow``, until a test holds or the run ends."""
+    events = EventReader(rundir)
     while True:
-        status = look(rundir)
+        status = look(rundir, events=events)
         if test(status) or status.state not in LIVE:
             console.print(one_line(status), highlight=False, soft_wrap=True)
             return status

@@ -23,6 +23,7 @@ from zephon.launch.cli.arguments import Arguments
 from zephon.launch.status import LIVE, RunStatus, look
 from zephon.run.attempt import place
 from zephon.run.directory import RunDir
+from zephon.run.events import EventReader
 
 _LEVELS = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,6})\d*)?(Z?)")
@@ -67,8 +68,9 @@ def _first_error(status: RunStatus, console: Console) -> None:
 
 def _print_files(rundir: RunDir, directory: Path, rank: str | None, level: str, console: Console, *, follow: bool) -> None:
     tails: dict[Path, Tail] = {}
+    events = EventReader(rundir)
     while True:
-        live = follow and look(rundir).state in LIVE
+        live = follow and look(rundir, events=events).state in LIVE
         _print(directory, tails, rank, level, console)
         if not live:
             return

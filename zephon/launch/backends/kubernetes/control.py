@@ -25,7 +25,7 @@ from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler
 from zephon.launch.backends.kubernetes.status import Summary
 from zephon.run.data_end import data_end
 from zephon.run.directory import RunDir
-from zephon.run.events import read_events
+from zephon.run.events import Event, EventReader
 from zephon.run.generation import read_generation
 from zephon.run.handle import read_handle
 from zephon.run.progress import read_progress
@@ -37,14 +37,14 @@ from zephon.stages.stage import TRAIN, read_turns
 _LOOK_RETRY_S = 10.0
 
 
-def read_state(rundir: RunDir, attempt: int) -> dict[str, Any]:
+def read_state(rundir: RunDir, attempt: int, events: EventReader) -> dict[str, Any]:
     """How the attempt's Job stands, in the words of the local supervisor's state file."""
     scheduler, app_id = _scheduler(rundir, attempt, retry_s=_LOOK_RETRY_S)
     newest = read_generation(rundir)
     current = newest if newest is not None and newest.attempt == attempt else None
     members = list(current.nodes) if current else []
     state: dict[str, Any] = {"app_id": app_id, "members": members, "target": len(members), "status": None}
-    state |= _history(rundir, attempt) | _stages(rundir, attempt)
+    state |= _history(events.of_attempt(attempt)) | _stages(rundir, attempt)
     state["generation"] = current.generation if current else 0
     try:
         summary = scheduler.summary(app_id)
@@ -59,14 +59,13 @@ def read_state(rundir: RunDir, attempt: int) -> dict[str, Any]:
     return _in_stage(state | {"target": summary.wanted, **_words(summary)})
 
 
-def _history(rundir: RunDir, attempt: int) -> dict[str, Any]:
+def _history(events: list[Event]) -> dict[str, Any]:
     """What the attempt's events say: the last resize, and how often what happened."""
-    mine = [event for event in read_events(rundir) if event["attempt"] == attempt]
-    resizes = [event for event in mine if event["event"] == "resized"]
-    lost = [event for event in mine if event["event"] == "regroup" and str(event["reason"]).startswith("lost")]
-    failures = [event for event in mine if event["event"] == "workers_exited" and event.get("error")]
+    resizes = [event for event in events if event.kind == "resized"]
+    lost = [event for event in events if event.kind == "regroup" and str(event.details["reason"]).startswith("lost")]
+    failures = [event for event in events if event.kind == "workers_exited" and event.details.get("error")]
     counters = {"failures": len(failures), "lost": len(lost), "resizes": len(resizes)}
-    return {"resize": resizes[-1] if resizes else None, "counters": counters}
+    return {"resize": dict(resizes[-1].details) if resizes else None, "counters": counters}
 
 
 def _stages(rundir: RunDir, attempt: int) -> dict[str, Any]:
