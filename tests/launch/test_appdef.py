@@ -13,7 +13,7 @@ from torchx.specs import AppDef
 from tests.agent.toy import toy_spec
 from zephon.errors import ConfigError
 from zephon.launch.appdef import app_def, job_of
-from zephon.launch.config.packaged import shipped
+from zephon.launch.config.packaged import package_data
 from zephon.launch.job import Job
 from zephon.launch.start import options
 from zephon.spec.experiment import RunSpec
@@ -25,7 +25,7 @@ def spec(tmp_path: Path) -> RunSpec:
 
 
 def component() -> Any:
-    found = importlib.util.spec_from_file_location("components", shipped("launch") / "components.py")
+    found = importlib.util.spec_from_file_location("components", package_data("launch") / "components.py")
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
@@ -84,7 +84,7 @@ def test_the_component_file_gives_the_same_app_from_a_file_or_from_text(spec: Ru
 def test_torchx_itself_accepts_the_component_file() -> None:
     from torchx.specs.file_linter import validate
 
-    path = shipped("launch") / "components.py"
+    path = package_data("launch") / "components.py"
     assert validate(str(path), "elastic", None) == []
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from zephon.errors import ConfigError
-from zephon.launch.config.compose import Composed, auto_lanes, compose, groups_in
+from zephon.launch.config.compose import Composed, auto_lanes, compose
+from zephon.launch.config.packaged import groups_in
 
 
 def write(path: Path, text: str) -> Path:
@@ -22,7 +23,7 @@ MINE = "global_batch_size: 16\ntrainer: {steps: 7}\ndata: {datasets: {web: {path
 HALF = "global_batch_size: 16\ndata: {datasets: {web: {path: x}}}\n"
 
 
-def test_conf_picks_an_experiment_and_words_set_fields() -> None:
+def test_conf_picks_an_experiment_and_the_other_arguments_set_fields() -> None:
     spec = compose(["conf=exp1", "nodes=4", "trainer.microbatch_size=2"]).spec
     assert (spec.name, spec.nodes, spec.trainer.microbatch_size, spec.tokenizer.id) == ("exp1", 4, 2, "gpt2")
     assert {name: (data.path, data.weight) for name, data in spec.data.datasets.items()} == {
@@ -33,7 +34,7 @@ def test_conf_picks_an_experiment_and_words_set_fields() -> None:
 
 
 @pytest.mark.parametrize("name", groups_in(None)["experiments"])
-def test_every_shipped_experiment_composes(name: str) -> None:
+def test_every_packaged_experiment_composes(name: str) -> None:
     assert compose([f"conf={name}"]).spec.name == name
 
 
@@ -78,7 +79,7 @@ def test_any_file_may_be_an_experiment_without_a_header_and_names_its_run(
         assert (spec.name, spec.tokenizer.id, spec.trainer.steps) == ("tiny", "bytes", 7)
 
 
-def test_a_config_dir_adds_groups_and_experiments_and_wins_over_the_shipped(tmp_path: Path) -> None:
+def test_a_config_dir_adds_groups_and_experiments_and_wins_over_the_packaged(tmp_path: Path) -> None:
     write(tmp_path / "data" / "mine.yaml", "datasets:\n  news: {path: /data/news, weight: 2.0}\n")
     write(tmp_path / "tokenizer" / "gpt2.yaml", "id: gpt2\nspecial_tokens: none\n")
     write(tmp_path / "plain.yaml", MINE)
@@ -143,7 +144,7 @@ def test_numbers_that_look_like_text_stay_text_in_text_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("override", "part"),
     [
         ("nodess=4", "did you mean 'nodes'?"),
         ("lanes.cout=4", "did you mean 'lanes.count'?"),
@@ -167,10 +168,10 @@ def test_numbers_that_look_like_text_stay_text_in_text_fields() -> None:
         ("optimizer.lr=[1,", "cannot be read"),
     ],
 )
-def test_a_bad_word_is_refused_with_what_to_do(word: str, said: str) -> None:
+def test_a_bad_override_is_refused_with_what_to_do(override: str, part: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        compose(["conf=exp1", word])
-    assert said in str(caught.value)
+        compose(["conf=exp1", override])
+    assert part in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["exp", "nope", "EXP1"])

@@ -52,8 +52,8 @@ def test_a_wheel_in_another_directory_composes_plans_and_checks(tmp_path: Path) 
     assert str(elsewhere / "runs" / "exp1") in plan.stdout
     doctor = zephon("doctor", "conf=exp1", "nodes=4")
     assert doctor.returncode == 0, doctor.stdout
-    code = "import zephon; from zephon.launch.config.packaged import shipped; "
-    code += "print(zephon.__file__, shipped('k8s'), shipped('launch'))"
+    code = "import zephon; from zephon.launch.config.packaged import package_data; "
+    code += "print(zephon.__file__, package_data('k8s'), package_data('launch'))"
     where = subprocess.run([sys.executable, "-c", code], cwd=elsewhere, env=env, capture_output=True, text=True, check=True)
     assert where.stdout.count(str(site)) == 3
     assert os.listdir(elsewhere) == []

@@ -224,14 +224,16 @@ def files_seen(spec: RunSpec) -> dict[str, Any] | None:
     return listings(spec.data.datasets) if spec.scheduler.name == "local" else None
 
 
-def contract_differences(rundir: RunDir, spec: RunSpec) -> list[contracts.Difference]:
-    """What stands between a run and a start of ``spec`` in it; nothing where there is no run."""
+def contract_differences(
+    rundir: RunDir, spec: RunSpec, *, files: Mapping[str, Any] | None = None
+) -> list[contracts.Difference]:
+    """What differs between a run and a start of ``spec`` in it, with ``files`` those of ``files_seen``; nothing for no run."""
     if not rundir.exists("contract.json"):
         return []
     contract, trained = rundir.read_json("contract.json"), _trained(rundir)
     if spec.scheduler.name == "local" and not trained and not contract.get("parent"):
         return []
-    return contracts.differences(contract, spec, files=files_seen(spec) if trained else None)
+    return contracts.differences(contract, spec, files=files if trained else None)
 
 
 def _trained(rundir: RunDir) -> bool:
@@ -248,7 +250,7 @@ def _forked(spec: RunSpec, name: str) -> tuple[RunSpec, dict[str, Any]]:
             follows="there would be nothing to start from",
             remedy="start a new run under another name: name=NAME",
         )
-    changed = contract_differences(parent, spec)
+    changed = contract_differences(parent, spec, files=files_seen(spec))
     record = {"run": parent.url, "step": step, "changes": [dataclasses.asdict(d) for d in changed]}
     child = dataclasses.replace(spec, name=name)
     weights = RunDir(url_of(child, rundir_of(child))).path("parent")

@@ -163,10 +163,13 @@ def _no_function(stage: Stage, problem: str) -> ConfigError:
     )
 
 
-def inputs_of(stage: Stage, spec: RunSpec, rundir: RunDir, *, there: bool = True) -> dict[str, Any]:
+def inputs_of(
+    stage: Stage, spec: RunSpec, rundir: RunDir, *, there: bool = True, files: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """All that a stage's result depends on, as plain values.
 
     Args:
+        files: the listing of each dataset, where the caller has it already.
         there: this process is where the stage runs; else what only that place can see is left out.
 
     Raises:
@@ -177,7 +180,7 @@ def inputs_of(stage: Stage, spec: RunSpec, rundir: RunDir, *, there: bool = True
         return {"spec": spec.sha256()} | ({"host": socket.gethostname(), "packages": packages()} if there else {})
     if stage.name == "calibrate":
         fields = {name: value for name, value in pinned.items() if name.startswith(("data.", "tokenizer."))}
-        return {"fields": fields} | ({"files": listings(spec.data.datasets)} if there else {})
+        return {"fields": fields} | ({"files": files or listings(spec.data.datasets)} if there else {})
     if stage.name == TRAIN:
         return {"contract": contract}
     checkpoint = newest_checkpoint(rundir)
@@ -241,11 +244,11 @@ def outstanding(spec: RunSpec, rundir: RunDir) -> list[str]:
     return [stage.name for stage in behind if would_run(stage, spec, rundir)]
 
 
-def would_run(stage: Stage, spec: RunSpec, rundir: RunDir) -> bool:
+def would_run(stage: Stage, spec: RunSpec, rundir: RunDir, *, files: Mapping[str, Any] | None = None) -> bool:
     """Whether the stage is not current; one whose input is not there yet is not. A cluster's is judged by what is seen here."""
     there = spec.scheduler.name == "local"
     try:
-        inputs = inputs_of(stage, spec, rundir, there=there)
+        inputs = inputs_of(stage, spec, rundir, there=there, files=files)
     except ConfigError:
         return True
     if there:

@@ -1,51 +1,20 @@
-"""argv -> verb, words, flags. Hydra's spellings are kept (``-m``, ``--config-dir``, ``--cfg job``, ``--info``, ``--help``)."""
+"""argv read by one argparse parser per verb: ``zephon [VERB] [RUN] [key=value ...] [flags]`` becomes ``Arguments``.
+
+What a verb would ignore is refused, with the verbs that take it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from zephon.errors import ConfigError, nearest
+from zephon.launch.cli.grammar import DEFAULT_RUNS, FLAGS, LEVELS, OWN_KEYS, VERBS, Flag, command, flags_of, verb_named
 
-VERBS = {
-    "run": "start a run, or go on with it (the default verb)",
-    "plan": "show what would be submitted, and which node counts are allowed",
-    "status": "how a run stands",
-    "logs": "logs of all ranks, merged by time",
-    "rescale": "change the number of nodes of a running run",
-    "stop": "finish the step, save and stop",
-    "resume": "go on with a stopped or failed run",
-    "list": "all runs",
-    "doctor": "check this machine, the data and the scheduler",
-    "verify": "compare ledgers: was every global batch the same?",
-}
-FLAGS = {
-    "--help": False,
-    "-h": False,
-    "--detach": False,
-    "-d": False,
-    "--multirun": False,
-    "-m": False,
-    "--info": False,
-    "--json": False,
-    "--follow": False,
-    "-f": False,
-    "--version": False,
-    "--no-wait": False,
-    "--config-dir": True,
-    "--cfg": True,
-    "--rank": True,
-    "--level": True,
-    "--limit": True,
-    "--fail-fast": False,
-    "--worker": True,
-    "--completion": True,
-    "--complete": True,
-}
-_SAME = {"-h": "--help", "-d": "--detach", "-m": "--multirun", "-f": "--follow"}
-_OWN_WORDS = ("allow", "fork", "detach")
-_NAMELESS = ("run", "plan", "list", "doctor")
-_TAKES = {"status": "runs", "logs": "runs", "list": "runs", "stop": "runs", "verify": "runs", "rescale": "nodes runs"}
+_ALONE = ("--help", "--version", "--completion", "--complete")
+_LONG = {flag.short: name for name, flag in FLAGS.items() if flag.short}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,21 +22,35 @@ class Arguments:
     """What was typed.
 
     Args:
-        verb: one of ``VERBS``.
-        names: words without ``=``: runs.
-        words: ``key=value`` words for the composition.
-        flags: long flag -> value, "" for those that take none.
-        own: ``allow=``, ``fork=`` and ``detach=``, which are the launcher's own.
+        verb: one of ``VERBS``; empty for what belongs to no verb, such as ``--version``.
+        names: arguments without ``=``: runs.
+        overrides: ``key=value`` arguments for the composition.
+        own: the values of the launcher's own arguments by key.
+
+    All others are flags.
     """
 
     verb: str
-    names: tuple[str, ...]
-    words: tuple[str, ...]
-    flags: dict[str, str]
-    own: dict[str, str]
-
-    def has(self, flag: str) -> bool:
-        return flag in self.flags
+    names: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    own: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    help: bool = False
+    multirun: bool = False
+    limit: int | None = None
+    fail_fast: bool = False
+    config_dir: str | None = None
+    cfg: str | None = None
+    info: bool = False
+    worker: str | None = None
+    json: bool = False
+    follow: bool = False
+    rank: int | None = None
+    level: str = LEVELS[0]
+    no_wait: bool = False
+    version: bool = False
+    completion: str | None = None
+    complete: str | None = None
+    detach: bool = False
 
     @property
     def allow(self) -> list[str]:
@@ -78,109 +61,203 @@ class Arguments:
         return self.own.get("fork")
 
     @property
-    def detach(self) -> bool:
-        return self.has("--detach") or self.own.get("detach", "false").lower() in ("true", "1", "yes")
-
-    def word(self, key: str, default: str) -> str:
-        """The value of a plain word, when only one is of interest."""
-        return next((w.split("=", 1)[1] for w in self.words if w.split("=", 1)[0] == key), default)
-
-    def without(self, *keys: str) -> list[str]:
-        """The words but those of some keys."""
-        return [w for w in self.words if w.split("=", 1)[0] not in keys]
+    def runs(self) -> str:
+        return self.own.get("runs", DEFAULT_RUNS)
 
 
-def parse(argv: Sequence[str]) -> Arguments:
-    """Sorts argv.
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """One line per flag; a narrow terminal folds it by itself."""
 
-    Raises:
-        ConfigError: an unknown verb or flag, or a flag without its value.
-    """
-    tokens = list(argv)
-    verb = ""
-    names: list[str] = []
-    words: list[str] = []
-    flags: dict[str, str] = {}
-    own: dict[str, str] = {}
-    while tokens:
-        token = tokens.pop(0)
-        if token.startswith("-") and len(token) > 1:
-            name, equals, value = token.partition("=")
-            flag = _flag(name)
-            flags[flag] = _flag_value(flag, equals, value, tokens)
-        elif not verb and not names and not words and "=" not in token and not token.startswith("~"):
-            verb = _verb(token)
-        elif "=" in token or token.startswith("~"):
-            key = token.split("=", 1)[0]
-            if key in _OWN_WORDS:
-                own[key] = token.split("=", 1)[1]
-            else:
-                words.append(token)
-        else:
-            names.append(token)
-    return Arguments(verb=verb or "run", names=tuple(names), words=tuple(words), flags=flags, own=own)
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=40, width=160)
 
 
-def check_words(arguments: Arguments) -> None:
-    """Refuses what a verb would pass over in silence.
+class _Parser(argparse.ArgumentParser):
+    """An argparse parser whose refusals are errors of three parts."""
 
-    Raises:
-        ConfigError: a name for a verb that works on no stored run, or a field for one that sets none.
-    """
-    verb, words = arguments.verb, arguments.words
-    if verb in _NAMELESS and arguments.names:
-        raise _no_name(verb, arguments.names[0], words)
-    unknown = arguments.without(*_TAKES[verb].split()) if verb in _TAKES else []
-    if unknown:
+    def error(self, message: str) -> NoReturn:
         raise ConfigError(
-            f"`{verb}` does not take {unknown[0]!r}",
-            follows="it would be ignored",
-            remedy=f"leave it out; of fields, {verb} takes {' and '.join(f'{key}=' for key in _TAKES[verb].split())} alone",
+            f"{self.prog}: {message.removeprefix('argument ')}",
+            follows="the flag would have no effect",
+            remedy=f"see {self.prog} --help",
         )
 
 
-def _no_name(verb: str, name: str, words: Sequence[str]) -> ConfigError:
-    chosen = any(word.startswith("conf=") for word in words)
+def parser(verb: str, *, usage: str = "", epilog: str = "") -> argparse.ArgumentParser:
+    """The parser of one verb; of what belongs to none for an empty name."""
+    built = _Parser(
+        prog=command(verb),
+        usage=usage or None,
+        description=verb_named(verb).help,
+        epilog=epilog,
+        formatter_class=_Formatter,
+        add_help=False,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,  # defaults are those of Arguments
+    )
+    built.add_argument("arguments", nargs="*", default=[], help=argparse.SUPPRESS)
+    for name in flags_of(verb):
+        flag = FLAGS[name]
+        spellings = (flag.short, name) if flag.short else (name,)
+        text = argparse.SUPPRESS if flag.hidden else flag.help
+        if flag.choices:
+            built.add_argument(*spellings, choices=flag.choices, help=text)
+        elif flag.takes_value:
+            built.add_argument(*spellings, metavar=flag.metavar, type=flag.read, help=text)
+        else:
+            built.add_argument(*spellings, action="store_true", help=text)
+    return built
+
+
+def parse(argv: Sequence[str]) -> Arguments:
+    """Reads argv.
+
+    Raises:
+        ConfigError: an unknown verb or flag, one that the verb does not take, or a flag without its value.
+    """
+    verb, tokens = _split_verb(argv)
+    namespace, unknown = parser(verb).parse_known_intermixed_args(tokens)
+    for token in unknown:
+        raise _not_taken_flag(verb, token.partition("=")[0])
+    flags = vars(namespace)
+    typed: list[str] = flags.pop("arguments")
+    if flags.get("help"):
+        return Arguments(verb=verb, **flags)
+    own: dict[str, str] = {}
+    for text in typed:
+        key, equals, value = text.partition("=")
+        if equals and key in verb_named(verb).keys:
+            if key in own:
+                raise ConfigError(
+                    f"{key}= is given twice: {own[key]!r} and {value!r}",
+                    follows="one of the two would be ignored",
+                    remedy="give it once",
+                )
+            own[key] = value
+    overrides = tuple(text for text in typed if _is_override(text) and text.partition("=")[0] not in own)
+    names = tuple(text for text in typed if not _is_override(text))
+    detach = flags.pop("detach", False) or own.get("detach", "false").lower() in ("true", "1", "yes")
+    arguments = Arguments(verb=verb, names=names, overrides=overrides, own=own, detach=detach, **flags)
+    _check_names(arguments)
+    _check_keys(arguments)
+    _check_sweep(arguments)
+    return arguments
+
+
+def flag_named(token: str) -> Flag | None:
+    """The flag of one spelling, without a value."""
+    return FLAGS.get(_LONG.get(token, token))
+
+
+def verb_index(tokens: Sequence[str]) -> int | None:
+    """Where the verb would be: the first token that is neither a flag nor a flag's value, if there is one."""
+    value_follows = False
+    for index, token in enumerate(tokens):
+        if value_follows:
+            value_follows = False
+        elif token.startswith("-"):
+            flag = flag_named(token)
+            value_follows = flag is not None and flag.takes_value
+        else:
+            return index
+    return None
+
+
+def _split_verb(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """The verb and all other tokens. Without one it is ``run``, but for a flag that stands alone, such as ``--version``."""
+    tokens = list(argv)
+    index = verb_index(tokens)
+    if index is None:
+        spelled = {_LONG.get(token, token).partition("=")[0] for token in tokens}
+        return ("" if spelled & set(_ALONE) else "run"), tokens
+    if _is_override(tokens[index]):
+        return "run", tokens
+    verb = tokens.pop(index)
+    if verb not in VERBS:
+        raise ConfigError(
+            f"{verb!r} is not a verb",
+            follows="there is nothing to do",
+            remedy=f"{nearest(verb, VERBS, kind='verbs')}; a run starts with: zephon run conf=exp1",
+        )
+    return verb, tokens
+
+
+def _is_override(text: str) -> bool:
+    return "=" in text or text.startswith("~")
+
+
+def _not_taken_flag(verb: str, typed: str) -> ConfigError:
+    name = _LONG.get(typed, typed)
+    takers = [command(other) for other in ("", *VERBS) if name in flags_of(other)]
+    if takers:
+        remedy = f"leave it out; {typed} is taken by {', '.join(takers)}"
+    else:
+        remedy = nearest(typed, [flag for flag in flags_of(verb) if not FLAGS[flag].hidden])
+    return ConfigError(f"{command(verb)} does not take {typed}", follows="it would have no effect", remedy=remedy)
+
+
+def _check_names(arguments: Arguments) -> None:
+    names, allowed = arguments.names, verb_named(arguments.verb).names
+    if not allowed and names:
+        raise _no_name(arguments.verb, names[0], arguments.overrides)
+    if len(names) > len(allowed):
+        takes = "one run" if len(allowed) == 1 else "one or two runs"
+        raise ConfigError(
+            f"{command(arguments.verb)} takes {takes}, not {', '.join(names)}",
+            follows="the others would be ignored",
+            remedy=f"name {takes}",
+        )
+
+
+def _no_name(verb: str, name: str, overrides: Sequence[str]) -> ConfigError:
+    chosen = any(text.startswith("conf=") for text in overrides)
     first = f"set a field: {name}=VALUE" if chosen else f"name an experiment: zephon {verb} conf={name}"
     if name in VERBS:
-        first = f"the verb comes first: zephon {' '.join([name, *words])}"
-    elif verb == "list":
+        first = f"the verb comes first: zephon {' '.join([name, *overrides])}"
+    elif verb in ("", "list"):
         first = "leave it out"
-    then = "go on with a run: zephon resume" if verb == "run" else "see how a run stands: zephon status"
+    then = "go on with a run: zephon resume" if verb == "run" else "see the state of a run: zephon status"
     return ConfigError(
-        f"`{verb}` takes key=value words, not {name!r}",
+        f"{command(verb)} takes key=value arguments, not {name!r}",
         follows="it would be ignored",
         remedy=first + ("" if name in VERBS else f"; or {then} {name}"),
     )
 
 
-def _verb(token: str) -> str:
-    if token not in VERBS:
+def _check_keys(arguments: Arguments) -> None:
+    """Refuses a key=value argument that the verb would ignore."""
+    unused = [text for text in arguments.overrides if not _takes(arguments.verb, text.partition("=")[0])]
+    if unused:
+        key, keys = unused[0].partition("=")[0], verb_named(arguments.verb).keys
+        takers = ", ".join(command(other) for other in VERBS if _takes(other, key))
+        fields = verb_named(arguments.verb).fields != "none"
+        own = "" if fields else f"; {command(arguments.verb)} takes {' and '.join(f'{name}=' for name in keys)} alone"
         raise ConfigError(
-            f"{token!r} is not a verb",
-            follows="there is nothing to do",
-            remedy=f"{nearest(token, VERBS, kind='verbs')}; a run starts with: zephon run conf=exp1",
+            f"{command(arguments.verb)} does not take {unused[0]!r}",
+            follows="it would be ignored",
+            remedy=f"leave it out; {key}= is taken by {takers}{own}",
         )
-    return token
 
 
-def _flag(name: str) -> str:
-    if name not in FLAGS:
-        raise ConfigError(
-            f"{name} is not a flag",
-            follows="it would have no effect",
-            remedy=nearest(name, [f for f in FLAGS if f.startswith("--")]),
-        )
-    return _SAME.get(name, name)
+def _takes(verb: str, key: str) -> bool:
+    """Whether a verb takes an argument ``key=``: as one of its own, or as a field of the experiment."""
+    taken = verb_named(verb)
+    return key in taken.keys or (taken.fields != "none" and key not in OWN_KEYS)
 
 
-def _flag_value(name: str, equals: str, value: str, tokens: list[str]) -> str:
-    if not FLAGS[name]:
-        if equals:
-            raise ConfigError(f"{name} takes no value", follows=f"{value!r} would be ignored", remedy=f"write {name} alone")
-        return ""
-    if equals:
-        return value
-    if not tokens or tokens[0].startswith("-"):
-        raise ConfigError(f"{name} needs a value", follows="it would have no effect", remedy=f"write {name} VALUE")
-    return tokens.pop(0)
+def _check_sweep(arguments: Arguments) -> None:
+    """Flags of a sweep belong to ``-m``, and a sweep takes nothing that is meant for one run."""
+    if arguments.multirun:
+        typed = {
+            "--cfg": arguments.cfg is not None,
+            "--info": arguments.info,
+            "--detach": arguments.detach,
+            **{f"{key}=": key in arguments.own for key in ("allow", "fork")},
+        }
+        unused, remedy = [name for name, given in typed.items() if given], "leave it out, or leave out -m"
+    else:
+        typed = {"--limit": arguments.limit is not None, "--fail-fast": arguments.fail_fast}
+        unused, remedy = [name for name, given in typed.items() if given], "leave it out, or add -m"
+    if unused:
+        how = "with" if arguments.multirun else "without"
+        raise ConfigError(f"{unused[0]} has no effect {how} -m", follows="it would be ignored", remedy=remedy)

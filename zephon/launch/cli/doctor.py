@@ -1,4 +1,4 @@
-"""``doctor``: looks at everything a run needs, before a run does; each finding with its remedy.
+"""``doctor``: checks everything that a run needs, before a run needs it; each finding with its remedy.
 
 zephon doctor                      this machine
 zephon doctor conf=exp1 nodes=4    also the experiment's data, tokenizer, run directory and scheduler
@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -25,9 +25,10 @@ from rich.text import Text
 
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit
-from zephon.launch import start as session
+from zephon.launch import start as launcher
 from zephon.launch.backends.local import scheduler as local
 from zephon.launch.cli.arguments import Arguments
+from zephon.launch.cli.grammar import DEFAULT_RUNS
 from zephon.launch.cli.plan import estimate
 from zephon.launch.config.compose import compose
 from zephon.run.attempt import index_dir
@@ -49,48 +50,48 @@ class Finding:
     remedy: str = ""
 
 
-def examine(arguments: Arguments, console: Console) -> int:
+def doctor(arguments: Arguments, console: Console) -> int:
     """Prints the table; 2 when anything is a problem."""
-    console.print("looking at this machine" + (" and the experiment ..." if arguments.words else " ..."), highlight=False)
-    found = list(findings(arguments))
+    console.print("checking this machine" + (" and the experiment ..." if arguments.overrides else " ..."), highlight=False)
+    rows = list(findings(arguments))
     table = Table(box=None, padding=(0, 2))
     for title in ("subject", "", "finding", "to do"):
         table.add_column(title)
     colours = {"ok": "green", "warning": "yellow", "problem": "bold red"}
-    for each in found:
-        table.add_row(Text(each.subject), Text(each.verdict, style=colours[each.verdict]), Text(each.what), Text(each.remedy))
+    for row in rows:
+        table.add_row(Text(row.subject), Text(row.verdict, style=colours[row.verdict]), Text(row.what), Text(row.remedy))
     console.print(table)
-    return Exit.DISAGREES if any(each.verdict == "problem" for each in found) else 0
+    return Exit.DISAGREES if any(row.verdict == "problem" for row in rows) else Exit.DONE
 
 
-def stage(rundir: RunDir, spec: RunSpec) -> dict[str, Any]:
+def stage(rundir: RunDir, spec: RunSpec) -> dict[str, object]:
     """The stage ``doctor``: every check of this machine and of the experiment.
 
     Raises:
         ConfigError: anything is a problem.
     """
-    found = [*_machine(), *_experiment(spec, submitted=True)]
-    for each in found:
-        print(f"{each.subject}: {each.verdict}: {each.what}")
-    problems = [each for each in found if each.verdict == "problem"]
+    rows = [*_machine(), *_experiment(spec, submitted=True)]
+    for row in rows:
+        print(f"{row.subject}: {row.verdict}: {row.what}")
+    problems = [row for row in rows if row.verdict == "problem"]
     if problems:
         raise ConfigError(
-            "; ".join(f"{each.subject}: {each.what}" for each in problems),
+            "; ".join(f"{row.subject}: {row.what}" for row in problems),
             follows="the run would fail when it first needs it",
-            remedy="; ".join(each.remedy for each in problems if each.remedy) or "see the findings",
+            remedy="; ".join(row.remedy for row in problems if row.remedy) or "see the findings",
         )
-    return {"findings": [dataclasses.asdict(each) for each in found]}
+    return {"findings": [dataclasses.asdict(row) for row in rows]}
 
 
 def findings(arguments: Arguments) -> Iterator[Finding]:
     """Every check, in order; one that breaks is itself a finding."""
     yield from _machine()
-    words = arguments.without("runs") if not any(w.startswith("conf=") for w in arguments.words) else list(arguments.words)
-    if not words:
-        yield from _guarded("run directory", lambda: _writable(RunDir(arguments.word("runs", "runs")), None))
+    runs = [override.partition("=")[2] for override in arguments.overrides if override.startswith("runs=")]
+    if len(runs) == len(arguments.overrides):
+        yield from _guarded("run directory", lambda: _writable(RunDir(runs[-1] if runs else DEFAULT_RUNS), None))
         return
     try:
-        spec = compose(words, config_dir=arguments.flags.get("--config-dir")).spec
+        spec = compose(arguments.overrides, config_dir=arguments.config_dir).spec
     except ZephonError as error:
         yield Finding("experiment", "problem", error.what, error.remedy)
         return
@@ -106,7 +107,7 @@ def _machine() -> Iterator[Finding]:
 def _experiment(spec: RunSpec, *, submitted: bool = False) -> Iterator[Finding]:
     for subject, examine_spec in _EXPERIMENT:
         if examine_spec is _scheduler and submitted and spec.scheduler.name != "local":
-            continue  # it has started this very process, which has no right to ask it anything
+            continue  # it has started this process, which has no right to ask it for anything
         yield from _guarded(subject, lambda examine_spec=examine_spec: examine_spec(spec))  # type: ignore[misc]
 
 
@@ -125,8 +126,8 @@ def _python() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     for name in ("torch", "torchx-nightly", "hydra-core", "omegaconf", "numpy", "kubernetes"):
-        found = _version(name)
-        yield Finding(name, "ok", found) if found else Finding(name, "problem", "not installed", f"pip install {name}")
+        installed = _version(name)
+        yield Finding(name, "ok", installed) if installed else Finding(name, "problem", "not installed", f"pip install {name}")
     if stock := _version("torchx"):
         yield Finding(
             "torchx",
@@ -216,15 +217,15 @@ def _run_directory(spec: RunSpec) -> Iterator[Finding]:
     guess = estimate(spec)
     kept = min(spec.trainer.steps // spec.checkpoint.every + 1, spec.checkpoint.keep_last) + 1
     need = guess.checkpoint_bytes * kept if guess.checkpoint_bytes is not None else None
-    yield from _writable(RunDir(session.rundir_of(spec).root if session.rundir_of(spec).local else spec.runs), need)
+    yield from _writable(RunDir(launcher.rundir_of(spec).root if launcher.rundir_of(spec).local else spec.runs), need)
 
 
 def _writable(rundir: RunDir, need: int | None) -> Iterator[Finding]:
-    if rundir.local:  # the nearest directory that exists: a doctor leaves nothing behind
-        place = Path(rundir.root)
-        while not place.exists():
-            place = place.parent
-        rundir = RunDir(str(place))
+    if rundir.local:  # the nearest directory that exists: doctor leaves no directory of its own
+        directory = Path(rundir.root)
+        while not directory.exists():
+            directory = directory.parent
+        rundir = RunDir(str(directory))
     name = f"doctor-{uuid.uuid4().hex}.json"
     before = time.time()
     rundir.write_json(name, data={})
@@ -255,12 +256,12 @@ def _writable(rundir: RunDir, need: int | None) -> Iterator[Finding]:
 
 
 def _scheduler(spec: RunSpec) -> Iterator[Finding]:
-    name = session.scheduler_of(spec)
-    session.dryrun(spec, session.rundir_of(spec), 1)
+    name = launcher.scheduler_of(spec)
+    launcher.dryrun(spec, launcher.rundir_of(spec), 1)
     yield Finding("request", "ok", f"scheduler={name} accepts the job")
     if name == "kubernetes":
-        with session.runner() as torchx:
-            count = len(torchx.list("kubernetes", session.options(spec)))
+        with launcher.runner() as torchx:
+            count = len(torchx.list("kubernetes", launcher.options(spec)))
         yield Finding("cluster", "ok", f"answers; {count} jobs of ours in the namespace")
 
 

@@ -1,10 +1,14 @@
-"""``--help``: verbs, groups, three examples, on one screen."""
+"""What ``--help`` prints: of a verb its arguments, flags, config groups and an example; without one all verbs on a screen."""
 
 from __future__ import annotations
 
-from zephon.launch.cli.arguments import VERBS
+from collections.abc import Iterable
 
-HELP = """zephon: elastic, reproducible training runs
+from zephon.launch.cli.arguments import parser
+from zephon.launch.cli.grammar import FLAGS, KEYS, VERBS, flags_of
+from zephon.launch.config.packaged import groups_in
+
+USAGE = """zephon: elastic, reproducible training runs
 
 usage: zephon [verb] [RUN] [conf=EXPERIMENT] [key=value ...] [flags]      (the same: python -m zephon.launch)
 
@@ -13,43 +17,62 @@ examples
   zephon rescale exp1 nodes=2                  change the size of a running run; no step is lost
   zephon resume exp1 nodes=1                   go on with a stopped run, on another size if you like
 
-verbs
-{verbs}
-
-config groups (choose with group=option, set a field with group.field=value)
-{groups}
-
-flags
-  -d, --detach           start and return; the run goes on in the background
-  -m, --multirun         a sweep: commas separate alternatives, as in seed=1,2,3; --limit N runs at once, --fail-fast
-      --config-dir DIR   further groups and experiments
-      --cfg job          print the composed experiment and stop;  --info  also where each value came from
-      --json             status, list and plan as JSON
-  -f, --follow           logs: until the run ends;  --rank N,  --level warning
-      --no-wait          stop and rescale: return at once
-      --completion SHELL prints what to eval for completion in bash or zsh
-
-words of the launcher itself
-  runs=DIR               where run directories are (default: runs)
-  allow=[FIELD,...]      let guarded fields of an existing run change
-  fork=NAME              start a new run from an existing run's checkpoint"""
+verbs (each has its own help: zephon VERB --help)
+{verbs}"""
+_RUN = "a run: its name below runs=, or a path; without one, the run started last"
+_FIELD = {
+    "all": "a field of the experiment, such as trainer.steps=100; zephon run --cfg job shows all of them",
+    "stored": "a field of the experiment that changes, such as trainer.steps=100",
+}
 
 
-def short_help() -> str:
-    """What a bare `zephon` says: usage, examples and verbs."""
-    return HELP.partition("\n\nconfig groups")[0].format(verbs=_verbs()) + "\n\nall of it: zephon --help"
+def usage() -> str:
+    """What a bare ``zephon`` prints: usage, examples and verbs."""
+    return f"{_overview()}\n\nall of it: zephon --help"
 
 
-def _verbs() -> str:
-    return "\n".join(f"  {name:<10} {what}" for name, what in VERBS.items())
+def help_text(verb: str, config_dir: str | None = None) -> str:
+    """The help of one verb, with the config groups of this installation and the user's; of all verbs for an empty name."""
+    if verb:
+        return _verb_help(verb, config_dir)
+    flags = _columns((_spelled(name), FLAGS[name].help) for name in flags_of("") if not FLAGS[name].hidden)
+    return f"{_overview()}\n\nflags\n{flags}\n\n{_groups(config_dir)}"
 
 
-def help_text(config_dir: str | None) -> str:
-    """The help with this installation's groups, and the user's."""
-    from zephon.launch.config.compose import groups_in
+def _overview() -> str:
+    return USAGE.format(verbs=_columns((name, verb.help) for name, verb in VERBS.items()))
 
-    groups = "\n".join(
-        f"  {'conf' if name == 'experiments' else name:<12} {', '.join(options)}"
-        for name, options in groups_in(config_dir).items()
-    )
-    return HELP.format(verbs=_verbs(), groups=groups)
+
+def _verb_help(name: str, config_dir: str | None) -> str:
+    verb = VERBS[name]
+    rows = [(run, _RUN if run == "RUN" else "a second run") for run in verb.names]
+    if verb.fields == "all":
+        rows.append(("conf=NAME", "an experiment, or a file: conf=./my/exp.yaml"))
+    if verb.fields != "none":
+        rows.append(("key=value", _FIELD[verb.fields]))
+    if verb.fields == "stored":
+        rows.append(("stages=NAME", "another list of stages"))
+    rows += [(f"{key}={KEYS[key][0]}", KEYS[key][1]) for key in verb.keys]
+    typed = " ".join(f"[{left} ...]" if left == "key=value" else f"[{left}]" for left, _ in rows)
+    epilog = [f"arguments:\n{_columns(rows)}", f"example:\n  {verb.example}"]
+    if verb.fields == "all":
+        epilog.append(_groups(config_dir))
+    return parser(name, usage=f"zephon {name} {typed} [flags]", epilog="\n\n".join(epilog)).format_help().rstrip()
+
+
+def _groups(config_dir: str | None) -> str:
+    groups = groups_in(config_dir).items()
+    rows = (("conf" if name == "experiments" else name, ", ".join(options)) for name, options in groups)
+    return f"config groups (choose with group=option, set a field with group.field=value)\n{_columns(rows)}"
+
+
+def _spelled(name: str) -> str:
+    flag = FLAGS[name]
+    value = flag.metavar or ("{" + ",".join(flag.choices) + "}" if flag.choices else "")
+    return f"{flag.short + ', ' if flag.short else ''}{name} {value}".rstrip()
+
+
+def _columns(rows: Iterable[tuple[str, str]]) -> str:
+    listed = list(rows)
+    width = max(len(left) for left, _ in listed) + 2
+    return "\n".join(f"  {left:<{width}}{right}" for left, right in listed)

@@ -17,48 +17,41 @@ from pathlib import Path
 
 from rich.console import Console
 
-from zephon.errors import ConfigError, ZephonError
+from zephon.errors import ZephonError
 from zephon.launch import control
 from zephon.launch.cli.arguments import Arguments
+from zephon.launch.cli.grammar import LEVELS
+from zephon.launch.cli.views import run_of
 from zephon.launch.status import LIVE, RunStatus, look
 from zephon.run.attempt import place
 from zephon.run.directory import RunDir
 from zephon.run.events import EventReader
 
-_LEVELS = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,6})\d*)?(Z?)")
 _MARK = re.compile(r"--- \S+ generation \d+ rank (\d+) of \d+")
-_LAST_WORDS = re.compile(r"Traceback |\[rank \d+\] [A-Z]\w*: ")  # what a process writes when it ends
+_AT_EXIT = re.compile(r"Traceback |\[rank \d+\] [A-Z]\w*: ")  # what a process writes when it ends
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b| ([DIWEC]) [\w.]+:")
 _ERROR = re.compile(r"error|exception|traceback|critical|fatal", re.IGNORECASE)
 
 
-def show(rundir: RunDir, arguments: Arguments, console: Console) -> int:
+def logs(arguments: Arguments, console: Console) -> int:
     """Prints the newest attempt's logs; with ``--follow`` until the run ends."""
-    rank, level = _filters(arguments)
+    rundir = run_of(arguments)
+    here = control.scheduler_of_attempt(rundir, rundir.attempts()[-1]) == "local"
+    return (_show if here else _show_remote)(rundir, arguments, console)
+
+
+def _show(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     status = look(rundir)
     _first_error(status, console)
     directory = place(rundir, status.attempt) / "logs"
     if not directory.exists() and not rundir.local:
         with tempfile.TemporaryDirectory() as folder:
             copied = _fetched(rundir, status.attempt, Path(folder))
-            _print(copied, {}, rank, level, console)
+            _print(copied, {}, arguments, console)
         return 0
-    _print_files(rundir, directory, rank, level, console, follow=arguments.has("--follow"))
+    _print_files(rundir, directory, arguments, console)
     return 0
-
-
-def _filters(arguments: Arguments) -> tuple[str | None, str]:
-    rank, level = arguments.flags.get("--rank"), arguments.flags.get("--level", "debug").lower()
-    if level not in _LEVELS:
-        raise ConfigError(
-            f"--level {level} is unknown", follows="nothing could be filtered", remedy=f"one of {', '.join(_LEVELS)}"
-        )
-    if rank is not None and not rank.isdigit():
-        raise ConfigError(
-            f"--rank {rank} is no number", follows="nothing could be filtered", remedy="give a global rank, from 0"
-        )
-    return rank, level
 
 
 def _first_error(status: RunStatus, console: Console) -> None:
@@ -66,20 +59,20 @@ def _first_error(status: RunStatus, console: Console) -> None:
         console.print(f"first error: {status.error}", style="bold red", markup=False, highlight=False)
 
 
-def _print_files(rundir: RunDir, directory: Path, rank: str | None, level: str, console: Console, *, follow: bool) -> None:
+def _print_files(rundir: RunDir, directory: Path, arguments: Arguments, console: Console) -> None:
     tails: dict[Path, Tail] = {}
     events = EventReader(rundir)
     while True:
-        live = follow and look(rundir, events=events).state in LIVE
-        _print(directory, tails, rank, level, console)
+        live = arguments.follow and look(rundir, events=events).state in LIVE
+        _print(directory, tails, arguments, console)
         if not live:
             return
         time.sleep(0.3)
 
 
-def _print(directory: Path, tails: dict[Path, Tail], rank: str | None, level: str, console: Console) -> None:
-    for name, line in merged(directory, tails, rank=int(rank) if rank is not None else None):
-        if level_of(line) >= _LEVELS[level]:
+def _print(directory: Path, tails: dict[Path, Tail], arguments: Arguments, console: Console) -> None:
+    for name, line in merged(directory, tails, rank=arguments.rank):
+        if level_of(line) >= LEVELS.index(arguments.level):
             console.print(f"{name} | {line}", markup=False, highlight=False)
 
 
@@ -93,25 +86,25 @@ def _fetched(rundir: RunDir, attempt: int, folder: Path) -> Path:
     return folder
 
 
-def show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
-    """The same for a run on a cluster: what ranks and stages wrote into the run directory, and what the pods say themselves.
+def _show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
+    """The same for a run on a cluster: the files of ranks and stages in the run directory, and the logs of the pods.
 
     Where the run directory is no file system of this machine all is in the pods: node by node, ``--rank`` naming the node, of
     which one can be followed.
     """
-    status, (rank, level) = look(rundir), _filters(arguments)
+    status, rank = look(rundir), arguments.rank
     _first_error(status, console)
     directory = Path(rundir.path("attempts", RunDir.attempt_name(status.attempt), "logs"))
     files = rundir.local and directory.exists()
     if files:
-        _print_files(rundir, directory, rank, level, console, follow=arguments.has("--follow"))
-        if rank is not None or arguments.has("--follow"):
+        _print_files(rundir, directory, arguments, console)
+        if rank is not None or arguments.follow:
             return 0
-    for index in [int(rank)] if rank is not None else range(status.target):
-        follow = rank is not None and arguments.has("--follow")
+    for index in [rank] if rank is not None else range(status.target):
+        follow = rank is not None and arguments.follow
         try:
             for line in control.log_lines(rundir, status.attempt, index, follow=follow):
-                if level_of(line) >= _LEVELS[level]:
+                if level_of(line) >= LEVELS.index(arguments.level):
                     console.print(f"node-{index} | {line.rstrip()}", markup=False, highlight=False)
         except ZephonError as error:
             if not files:
@@ -142,7 +135,7 @@ class Tail:
         stamps = [stamp_of(line) for line in lines]
         last = max((number for number, stamp in enumerate(stamps) if stamp is not None), default=-1)
         for number, (line, stamp) in enumerate(zip(lines, stamps, strict=True)):
-            if stamp is None and number > last and _LAST_WORDS.match(line):
+            if stamp is None and number > last and _AT_EXIT.match(line):
                 stamp = written  # they end the file, so the file's own time is theirs
             self.time = max(self.time, stamp or 0.0)
             mark = _MARK.match(line)

@@ -7,6 +7,7 @@ Ctrl-C leaves at once and the drain goes on in the background. A closed terminal
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,12 +16,14 @@ from rich.console import Console
 
 from zephon.errors import ConfigError, ContractError, ZephonError
 from zephon.exits import Exit
-from zephon.launch.cli.arguments import Arguments, check_words, parse
-from zephon.launch.cli.help import help_text, short_help
+from zephon.launch.cli.arguments import Arguments, parse
+from zephon.launch.cli.completion import candidates, script
+from zephon.launch.cli.grammar import VERBS
+from zephon.launch.cli.help import help_text, usage
+from zephon.run.environment import version_line
 
 _FILE_WIDTH = 240
 _STORES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "adlfs", "azure")  # their errors are no OSErrors
-Verb = Callable[[Arguments, Console], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,28 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # No markup: names, paths and errors of the run's own are shown as they are, brackets included.
     width = None if sys.stdout.isatty() else _FILE_WIDTH
     console = Console(soft_wrap=True, width=width, markup=False)
-    words = list(sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        if not words:
-            console.print(short_help(), markup=False, highlight=False)
-            return 0
-        arguments = parse(words)
-        if arguments.has("--help"):
-            console.print(help_text(arguments.flags.get("--config-dir")), markup=False, highlight=False)
-            return 0
-        if arguments.has("--complete") or arguments.has("--completion"):
-            from zephon.launch.cli import completion
-
-            line, shell = arguments.flags.get("--complete"), arguments.flags.get("--completion", "")
-            print(completion.script(shell) if line is None else "\n".join(completion.candidates(line)))
-            return 0
-        if arguments.has("--version"):
-            from zephon.run.environment import version_line
-
-            console.print(version_line(), markup=False, highlight=False)
-            return 0
-        check_words(arguments)
-        return _verb(arguments.verb)(arguments, console)
+        return _run(argv, console)
     except ZephonError as error:
         show_error(error)
         return error.exit_status
@@ -64,34 +48,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in _STORES:
             raise
-        told = " ".join(str(error).split())
-        return _storage_failed(told, "check credentials, endpoint and network of the store that runs= or the data name")
+        return _storage_failed(
+            " ".join(str(error).split()), "check credentials, endpoint and network of the store that runs= or the data name"
+        )
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return Exit.INTERRUPTED
 
 
+def _run(argv: Sequence[str], console: Console) -> int:
+    if not argv:
+        console.print(usage(), markup=False, highlight=False)
+        return 0
+    arguments = parse(argv)
+    if arguments.help:
+        console.print(help_text(arguments.verb, arguments.config_dir), markup=False, highlight=False)
+    elif arguments.version:
+        console.print(version_line(), markup=False, highlight=False)
+    elif arguments.completion is not None:
+        print(script(arguments.completion))
+    elif arguments.complete is not None:
+        print("\n".join(candidates(arguments.complete)))
+    else:
+        module, _, function = VERBS[arguments.verb].call.partition(":")
+        call: Callable[[Arguments, Console], int] = getattr(importlib.import_module(module), function)
+        return call(arguments, console)
+    return 0
+
+
 def _storage_failed(what: str, remedy: str) -> int:
-    show_error(ConfigError(what, follows="the command could not read or write what it needs", remedy=remedy))
+    show_error(ConfigError(what, remedy=remedy))
     return ConfigError.exit_status
 
 
 def show_error(error: ZephonError) -> None:
     """Three parts on stderr; a contract's differences as a table."""
     console = Console(stderr=True, soft_wrap=True, markup=False)
-    found = getattr(error, "differences", None)
-    if isinstance(error, ContractError) and found:
+    differences = getattr(error, "differences", None)
+    if isinstance(error, ContractError) and differences:
         from zephon.launch.cli.plan import difference_table
 
-        console.print(difference_table(found))
+        console.print(difference_table(differences))
     console.print("error:", style="bold red", end=" ")
     console.print(str(error), markup=False, highlight=False)
     for note in getattr(error, "__notes__", []):
         console.print(f"  {note}", markup=False, highlight=False)
-
-
-def _verb(name: str) -> Verb:
-    from zephon.launch.cli import verbs
-
-    found: Verb = getattr(verbs, name if name != "list" else "list_runs")
-    return found

@@ -8,8 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import yaml
 from rich.console import Console
@@ -17,15 +16,16 @@ from rich.table import Table
 
 from zephon.errors import ConfigError
 from zephon.launch import contract as contracts
-from zephon.launch import start as session
+from zephon.launch import start as launcher
 from zephon.launch.cli.arguments import Arguments
-from zephon.launch.config.compose import Composed
+from zephon.launch.config.compose import Composed, compose
 from zephon.launch.config.sources import annotated
 from zephon.launch.job import DEFAULT_WORKER
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 from zephon.stages import stage as stages
+from zephon.types import Json
 from zephon.world import World
 
 
@@ -64,8 +64,8 @@ def _count(spec: RunSpec, nodes: int) -> NodeCount:
     except ConfigError:
         return NodeCount(nodes=nodes, ranks=ranks, kind="impossible", fits=False, microbatches=None, efficiency=None)
     forwards = [world.microbatches(rank, spec.trainer.microbatch_size) for rank in range(ranks)]
-    most = max(len(each) for each in forwards)
-    busiest = max(sum(batch.last - batch.first for batch in each) for each in forwards)
+    most = max(len(batches) for batches in forwards)
+    busiest = max(sum(batch.last - batch.first for batch in batches) for batches in forwards)
     return NodeCount(
         nodes=nodes,
         ranks=ranks,
@@ -90,15 +90,15 @@ def node_table(spec: RunSpec) -> Table:
     return table
 
 
-def difference_table(found: Sequence[contracts.Difference]) -> Table:
+def difference_table(differences: Sequence[contracts.Difference]) -> Table:
     """Field, value of the run, value now."""
     table = Table(box=None, padding=(0, 2))
     table.add_column("field", style="bold")
     table.add_column("run", style="green")
     table.add_column("now", style="red")
     table.add_column("")
-    for each in found:
-        table.add_row(each.field, contracts.shown(each.run), contracts.shown(each.now), each.kind)
+    for difference in differences:
+        table.add_row(difference.field, contracts.shown(difference.run), contracts.shown(difference.now), difference.kind)
     return table
 
 
@@ -118,12 +118,13 @@ class Estimate:
     tokens: int
 
 
-_WHO_RUNS_STAGES = """on the cluster the first node carries them out one after the other: before train the other nodes wait,
-behind it they have ended. Data, packages and functions are looked at there; a change in them is not seen here"""
+_WHO_RUNS_STAGES = """on the cluster the first node carries out one stage after the other: before train the other nodes wait,
+after it they have ended. The cluster checks data, packages and functions; this machine does not see a change in them"""
 _VOCABULARY = {"gpt2": 50257, "bytes": 258}
 
 
 def estimate(spec: RunSpec) -> Estimate:
+    """Counts tokens, weights and bytes; the weights are those of the built-in decoder."""
     tokens = spec.trainer.steps * spec.global_batch_size * spec.pipeline.context_length
     model = spec.model
     vocabulary = model.vocab_size or _VOCABULARY.get(spec.tokenizer.id)
@@ -137,71 +138,89 @@ def estimate(spec: RunSpec) -> Estimate:
     return Estimate(parameters=parameters, state_bytes=16 * parameters, checkpoint_bytes=12 * parameters, tokens=tokens)
 
 
-def show(composed: Composed, arguments: Arguments, console: Console) -> int:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What a start would do now."""
+
+    spec: RunSpec
+    rundir: RunDir
+    attempt: int
+    differences: list[contracts.Difference]
+    runs_stage: dict[str, bool]
+    request: str
+
+
+def plan(arguments: Arguments, console: Console) -> int:
     """Prints the plan; exit status 65 when a start would be refused."""
-    spec = composed.spec
-    rundir = session.rundir_of(spec)
-    attempt = max(rundir.attempts(), default=0) + 1
+    spec = compose(arguments.overrides, config_dir=arguments.config_dir).spec
     stages.check(spec)
-    found = session.contract_differences(rundir, spec)
-    request = session.dryrun(spec, rundir, attempt, arguments.flags.get("--worker", DEFAULT_WORKER))
-    if arguments.has("--json"):
-        print(json.dumps(_as_json(spec, found, request)))
+    rundir = launcher.rundir_of(spec)
+    attempt = max(rundir.attempts(), default=0) + 1
+    files = launcher.files_seen(spec)  # once: the listing of a large store takes its time
+    planned = _Plan(
+        spec=spec,
+        rundir=rundir,
+        attempt=attempt,
+        differences=launcher.contract_differences(rundir, spec, files=files),
+        runs_stage=_runs_stage(spec, rundir, files),
+        request=str(launcher.dryrun(spec, rundir, attempt, arguments.worker or DEFAULT_WORKER)),
+    )
+    if arguments.json:
+        print(json.dumps(_as_json(planned)))
     else:
-        _print(spec, rundir, attempt, found, request, console)
-    if found:
-        contracts.check(
-            rundir.read_json("contract.json"),
-            spec,
-            allow=arguments.allow,
-            run=spec.name,
-            files=session.files_seen(spec),
-        )
+        _print(planned, console)
+    if planned.differences:
+        contracts.check(rundir.read_json("contract.json"), spec, allow=arguments.allow, run=spec.name, files=files)
     return 0
 
 
-def _as_json(spec: RunSpec, found: Sequence[contracts.Difference], request: Any) -> dict[str, Any]:
+def _runs_stage(spec: RunSpec, rundir: RunDir, files: Mapping[str, Json] | None) -> dict[str, bool]:
+    """Which stages would run; the others are done."""
+    untrained = spec.trainer.steps > newest_checkpoint(rundir)
     return {
-        "spec": spec.to_dict(),
-        "sha256": spec.sha256(),
-        "differences": [dataclasses.asdict(each) for each in found],
-        "nodes": [dataclasses.asdict(row) for row in node_counts(spec)],
-        "estimate": dataclasses.asdict(estimate(spec)),
-        "request": str(request),
+        stage.name: untrained if stage.name == stages.TRAIN else stages.would_run(stage, spec, rundir, files=files)
+        for stage in stages.stages_of(spec)
     }
 
 
-def _print(
-    spec: RunSpec, rundir: RunDir, attempt: int, found: Sequence[contracts.Difference], request: Any, console: Console
-) -> None:
+def _as_json(planned: _Plan) -> dict[str, object]:
+    return {
+        "spec": planned.spec.to_dict(),
+        "sha256": planned.spec.sha256(),
+        "differences": [dataclasses.asdict(difference) for difference in planned.differences],
+        "nodes": [dataclasses.asdict(row) for row in node_counts(planned.spec)],
+        "estimate": dataclasses.asdict(estimate(planned.spec)),
+        "request": planned.request,
+    }
+
+
+def _print(planned: _Plan, console: Console) -> None:
     def heading(text: str) -> None:
         console.print(f"\n{text}", style="bold")
 
-    where = session.url_of(spec, rundir)
-    console.print(f"{spec.name}  attempt {attempt} in {where}, spec {spec.sha256()[:16]}", highlight=False)
-    console.print(yaml.safe_dump(_plain(spec.to_dict()), sort_keys=False).rstrip(), markup=False, highlight=False)
+    spec, rundir = planned.spec, planned.rundir
+    where = launcher.url_of(spec, rundir)
+    console.print(f"{spec.name}  attempt {planned.attempt} in {where}, spec {spec.sha256()[:16]}", highlight=False)
+    console.print(yaml_text(spec), markup=False, highlight=False)
     heading("contract")
     if not rundir.exists("contract.json"):
         console.print("a new run: nothing is promised yet", highlight=False)
-    elif found:
-        console.print(difference_table(found))
+    elif planned.differences:
+        console.print(difference_table(planned.differences))
     else:
         console.print("no difference to the run", highlight=False)
     heading(f"node counts ({spec.lanes.count} lanes, global batch {spec.global_batch_size}, lanes.allow={spec.lanes.allow})")
     console.print(node_table(spec))
-    guess = estimate(spec)
     heading("estimate")
-    console.print(_estimate_text(spec, guess), highlight=False)
-    if len(spec.stages.order) > 1:
+    console.print(_estimate_text(spec, estimate(spec)), highlight=False)
+    if len(planned.runs_stage) > 1:
         heading("stages")
-        for stage in stages.stages_of(spec):
-            done = spec.trainer.steps <= newest_checkpoint(rundir) if stage.name == stages.TRAIN else None
-            runs = not done if done is not None else stages.would_run(stage, spec, rundir)
-            console.print(f"{stage.name:<12} {'would run' if runs else 'done, would be skipped'}", highlight=False)
+        for name, runs in planned.runs_stage.items():
+            console.print(f"{name:<12} {'would run' if runs else 'done, would be skipped'}", highlight=False)
         if spec.scheduler.name != "local":
             console.print(_WHO_RUNS_STAGES, highlight=False)
     heading(f"what a submit to scheduler={spec.scheduler.name} sends")
-    console.print(str(request), markup=False, highlight=False)
+    console.print(planned.request, markup=False, highlight=False)
 
 
 def _estimate_text(spec: RunSpec, guess: Estimate) -> str:
@@ -226,17 +245,24 @@ def _size(count: int) -> str:
 
 
 def config_text(composed: Composed, *, sources: bool) -> str:
-    """The composed experiment as YAML; with ``sources``, the choices and words above it and each value's source behind it."""
+    """The composed experiment as YAML; with ``sources``, choices and arguments above it and each value's source beside it."""
     if not sources:
-        return yaml.safe_dump(_plain(composed.spec.to_dict()), sort_keys=False).rstrip()
+        return yaml_text(composed.spec)
     chosen = "\n".join(
         f"#   {group.removesuffix('@_global_'):<12} {choice}" for group, choice in sorted(composed.choices.items())
     )
-    typed = "\n".join(f"#   {word}" for word in composed.words) or "#   nothing"
+    typed = "\n".join(f"#   {override}" for override in composed.overrides) or "#   nothing"
     order = "# precedence, weakest first: spec defaults, groups, experiment, command line"
-    text = annotated(_plain(composed.spec.to_dict()), composed.sources)
+    text = annotated(_plain(composed.spec), composed.sources)
     return "\n".join([order, "# groups chosen:", chosen, "# typed:", typed, text])
 
 
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))
+def yaml_text(spec: RunSpec) -> str:
+    """The experiment as YAML that composes again."""
+    return yaml.safe_dump(_plain(spec), sort_keys=False).rstrip()
+
+
+def _plain(spec: RunSpec) -> Json:
+    """With lists for tuples, as YAML and JSON have them."""
+    plain: Json = json.loads(json.dumps(spec.to_dict()))
+    return plain

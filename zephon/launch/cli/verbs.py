@@ -1,28 +1,26 @@
-"""One function per verb: arguments in, text out, exit status back."""
+"""The verbs that change a run, ``run``, ``resume``, ``rescale`` and ``stop``: arguments in, text out, exit status back."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import signal
 import time
-from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from zephon.errors import ConfigError
 from zephon.exits import Exit
 from zephon.launch import control
-from zephon.launch import start as session
-from zephon.launch.backends.local import scheduler as local
+from zephon.launch import start as launcher
 from zephon.launch.cli.arguments import Arguments
-from zephon.launch.cli.display import duration, follow, one_line, resize_text, stages_text
+from zephon.launch.cli.display import follow, one_line, resize_text
+from zephon.launch.cli.grammar import DEFAULT_RUNS
+from zephon.launch.cli.plan import config_text
+from zephon.launch.cli.views import run_of
 from zephon.launch.config.compose import Composed, compose
 from zephon.launch.job import DEFAULT_WORKER
-from zephon.launch.status import LIVE, RunStatus, find_run, look, records_dir, run_names
+from zephon.launch.status import LIVE, RunStatus, look, records_dir
 from zephon.run.directory import RunDir
 from zephon.run.specs import newest_spec
 
@@ -31,24 +29,24 @@ _CLUSTER_LOOK_S = 1.0
 
 def run(arguments: Arguments, console: Console) -> int:
     """Starts, resumes or rescales: whatever brings the run to what was asked for."""
-    if arguments.has("--multirun"):
+    if arguments.multirun:
         from zephon.launch.cli.sweep import sweep
 
         return sweep(arguments, console)
-    config_dir = arguments.flags.get("--config-dir")
-    composed = compose(arguments.words, config_dir=config_dir, explain=arguments.has("--info"))
-    if arguments.has("--cfg") or arguments.has("--info"):
-        return _show_config(composed, arguments, console)
-    rundir = session.rundir_of(composed.spec)
+    composed = compose(arguments.overrides, config_dir=arguments.config_dir, explain=arguments.info)
+    if arguments.cfg or arguments.info:
+        console.print(config_text(composed, sources=arguments.info), markup=False, highlight=False)
+        return 0
+    rundir = launcher.rundir_of(composed.spec)
     if arguments.fork is None and rundir.attempts() and (status := look(rundir)).state in LIVE and status.state != "QUEUED":
         return _converge(composed, rundir, status, arguments, console)
-    started = session.start(
+    started = launcher.start(
         composed.spec,
-        words=composed.words,
+        words=composed.overrides,
         choices=composed.choices,
         allow=arguments.allow,
         fork=arguments.fork,
-        worker=arguments.flags.get("--worker", DEFAULT_WORKER),
+        worker=arguments.worker or DEFAULT_WORKER,
     )
     return _after_start(started, arguments, console)
 
@@ -73,7 +71,7 @@ def _converge(composed: Composed, rundir: RunDir, status: RunStatus, arguments: 
     return _rescale(rundir, wanted.nodes, arguments, console)
 
 
-def _after_start(started: session.Started, arguments: Arguments, console: Console) -> int:
+def _after_start(started: launcher.Started, arguments: Arguments, console: Console) -> int:
     if started.handle is None:
         console.print(started.note, highlight=False)
         return 0
@@ -92,7 +90,7 @@ def _followed(rundir: RunDir, scheduler: str) -> bool:
 
 
 def _follow(rundir: RunDir, console: Console) -> int:
-    """Follows to the end. The first Ctrl-C drains a run of this machine; a cluster's is nobody's foreground and goes on."""
+    """Follows to the end. The first Ctrl-C drains a run of this machine; a run of a cluster goes on without this terminal."""
     here = control.scheduler_of_attempt(rundir, rundir.attempts()[-1]) == "local"
     try:
         status = follow(rundir, console=console, every_s=0.2 if here else _CLUSTER_LOOK_S)
@@ -100,16 +98,16 @@ def _follow(rundir: RunDir, console: Console) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if not here:
             see, follow_logs, end = (_command(verb, rundir.url) for verb in ("status", "logs -f", "stop"))
-            console.print(f"the run goes on; look again with: {see} or {follow_logs}; end it with: {end}", highlight=False)
+            console.print(f"the run goes on; follow it again with: {see} or {follow_logs}; end it with: {end}", highlight=False)
             return Exit.INTERRUPTED
         console.print("finishing the step and saving (Ctrl-C again leaves; the drain goes on) ...", highlight=False)
-        session.stop(rundir, wait_s=0)
+        launcher.stop(rundir, wait_s=0)
         status = follow(rundir, console=console)
     return report_end(status, console)
 
 
 def report_end(status: RunStatus, console: Console) -> int:
-    """The last words of a run, and its exit status."""
+    """Prints how a run has ended, and returns its exit status."""
     if status.state == "DONE":
         console.print(f"done: {status.step} steps, last digest {status.digest[:16]}", highlight=False)
         return 0
@@ -138,31 +136,31 @@ def report_end(status: RunStatus, console: Console) -> int:
 def _command(verb: str, url: str) -> str:
     """A command line that works as printed, also when runs are not in the default place."""
     runs, _, name = url.rstrip("/").rpartition("/")
-    found_anyway = (os.path.abspath("runs"), str(records_dir()))
-    elsewhere = "" if os.path.abspath(runs) in found_anyway else f" runs={runs}"
+    searched = (os.path.abspath(DEFAULT_RUNS), str(records_dir()))  # by every verb, without being told
+    elsewhere = "" if os.path.abspath(runs) in searched else f" runs={runs}"
     return f"zephon {verb} {name}{elsewhere}"
 
 
 def resume(arguments: Arguments, console: Console) -> int:
-    rundir = _find(arguments)
-    started = session.resume(
+    rundir = run_of(arguments)
+    started = launcher.resume(
         rundir,
-        arguments.without("runs"),
+        arguments.overrides,
         allow=arguments.allow,
         fork=arguments.fork,
-        worker=arguments.flags.get("--worker"),
-        config_dir=arguments.flags.get("--config-dir"),
+        worker=arguments.worker,
+        config_dir=arguments.config_dir,
     )
     return _after_start(started, arguments, console)
 
 
 def stop(arguments: Arguments, console: Console) -> int:
-    rundir = _find(arguments)
+    rundir = run_of(arguments)
     before = look(rundir)
     if before.state not in LIVE:
         console.print(f"{before.name} is not running: {before.state} at step {before.step} of {before.steps}", highlight=False)
         return 0
-    status = session.stop(rundir, wait_s=0 if arguments.has("--no-wait") else None)
+    status = launcher.stop(rundir, wait_s=0 if arguments.no_wait else None)
     if status.state == "FAILED":
         return report_end(status, console)
     report_end(status, console) if status.state not in LIVE else console.print(one_line(status), highlight=False)
@@ -170,12 +168,11 @@ def stop(arguments: Arguments, console: Console) -> int:
 
 
 def rescale(arguments: Arguments, console: Console) -> int:
-    rundir = _find(arguments)
-    text = arguments.word("nodes", "")
+    rundir = run_of(arguments)
+    text = arguments.own.get("nodes", "")
     if not text.isdigit():
         raise ConfigError(
             f"rescale needs nodes=N, not {text!r}" if text else "rescale needs nodes=N",
-            follows="there is no size to change to",
             remedy=f"for example: zephon rescale {rundir.root.rsplit('/', 1)[-1]} nodes=2",
         )
     return _rescale(rundir, int(text), arguments, console)
@@ -183,143 +180,18 @@ def rescale(arguments: Arguments, console: Console) -> int:
 
 def _rescale(rundir: RunDir, nodes: int, arguments: Arguments, console: Console) -> int:
     before, began = look(rundir), time.monotonic()
-    if before.state in session.UNSETTLED:
+    if before.state in launcher.UNSETTLED:
         console.print(f"{before.name} is {before.state}; its size is changed when it makes steps", highlight=False)
     if text := control.preview(rundir, before.attempt, nodes):
         console.print(text, highlight=False, markup=False)
-    status = session.rescale(rundir, nodes, wait_s=0 if arguments.has("--no-wait") else None)
+    status = launcher.rescale(rundir, nodes, wait_s=0 if arguments.no_wait else None)
     if status.state not in LIVE:
         return report_end(status, console)
-    if arguments.has("--no-wait"):
+    if arguments.no_wait:
         console.print(f"asked for {nodes} nodes; see: {_command('status', rundir.url)}", highlight=False)
         return 0
     took = time.monotonic() - began
     console.print(f"{status.name}: {status.nodes} nodes, world {status.world_size}, settled in {took:.1f} s", highlight=False)
     if status.resize and status.resize["generation"] != (before.resize or {}).get("generation"):
         console.print(resize_text(status.resize), highlight=False)
-    return 0
-
-
-def status(arguments: Arguments, console: Console) -> int:
-    found = look(_find(arguments))
-    if arguments.has("--json"):
-        print(json.dumps(dataclasses.asdict(found)))
-        return 0
-    console.print(status_table(found))
-    return 0
-
-
-def first_line(text: str) -> str:
-    """What is wrong, without what follows and what to do: those are in the logs."""
-    return text.strip().partition("\n")[0].strip()
-
-
-def status_table(found: RunStatus) -> Table:
-    """Everything ``status`` knows, the last error first."""
-    table = Table.grid(padding=(0, 2))
-    rows: list[tuple[str, Any]] = []
-    if found.error:
-        rows.append(("last error", first_line(found.error)))
-    told = first_line(found.message) if (found.state not in ("TRAINING", "DONE") or found.early) and not found.error else ""
-    rows += [
-        ("run", f"{found.name}  ({found.url})"),
-        ("state", found.state + (f": {told}" if told else "")),
-        (
-            "step",
-            f"{found.step} of {found.steps}"
-            + (f", {duration(found.eta_s)} left" if found.eta_s and found.state in LIVE else ""),
-        ),
-        ("loss", f"{found.loss:.4f}" if found.loss is not None else "–"),
-        ("speed", f"{found.tokens_per_s:,.0f} tokens/s" if found.tokens_per_s is not None else "–"),
-        ("size", f"{found.nodes} of {found.target} nodes, world {found.world_size}"),
-        ("attempt", f"{found.attempt}, generation {found.generation}"),
-        *([("stages", stages_text(found.stages))] if found.stages else []),
-        ("counted", f"{found.failures} failures, {found.lost} lost nodes, {found.resizes} resizes"),
-    ]
-    if found.resize is not None:
-        rows.append(("last resize", resize_text(found.resize)))
-    if found.checkpoint is not None:
-        rows.append(("checkpoint", f"step {found.checkpoint}, {duration(found.checkpoint_age_s)} old"))
-    if found.progress_age_s is not None and found.state in LIVE:
-        rows.append(("last sign of life", f"{duration(found.progress_age_s)} ago"))
-    for name, value in rows:
-        table.add_row(Text(name, style="bold"), Text(str(value)))
-    return table
-
-
-def list_runs(arguments: Arguments, console: Console) -> int:
-    local.prune()
-    runs = arguments.word("runs", "runs")
-    found = [look(RunDir(f"{runs.rstrip('/')}/{name}")) for name in run_names(runs)]
-    if arguments.has("--json"):
-        print(json.dumps([dataclasses.asdict(each) for each in found]))
-        return 0
-    if not found:
-        console.print(f"no runs in {runs}", highlight=False)
-        return 0
-    table = Table(box=None, padding=(0, 2))
-    for title in ("run", "state", "step", "loss", "nodes", "attempt", "last error"):
-        table.add_column(title)
-    for each in found:
-        loss = f"{each.loss:.4f}" if each.loss is not None else "–"
-        table.add_row(
-            each.name,
-            each.state,
-            f"{each.step}/{each.steps}",
-            loss,
-            str(each.nodes),
-            str(each.attempt),
-            first_line(each.error)[:60],
-        )
-    console.print(table)
-    return 0
-
-
-def logs(arguments: Arguments, console: Console) -> int:
-    from zephon.launch.cli.logs import show, show_remote
-
-    rundir = _find(arguments)
-    attempt = rundir.attempts()[-1]
-    return (show if control.scheduler_of_attempt(rundir, attempt) == "local" else show_remote)(rundir, arguments, console)
-
-
-def plan(arguments: Arguments, console: Console) -> int:
-    from zephon.launch.cli.plan import show
-
-    composed = compose(arguments.words, config_dir=arguments.flags.get("--config-dir"))
-    return show(composed, arguments, console)
-
-
-def doctor(arguments: Arguments, console: Console) -> int:
-    from zephon.launch.cli.doctor import examine
-
-    return examine(arguments, console)
-
-
-def verify(arguments: Arguments, console: Console) -> int:
-    """Compares one run's ledger with itself over its attempts, or with another run's."""
-    from zephon.launch.cli.verify import compare_runs
-
-    if len(arguments.names) > 2:
-        raise ConfigError("verify takes one or two runs", follows="the others would be ignored", remedy="name at most two")
-    runs = arguments.word("runs", "runs")
-    first = find_run(arguments.names[0] if arguments.names else None, runs)
-    second = find_run(arguments.names[1], runs) if len(arguments.names) == 2 else None
-    return compare_runs(first, second, console)
-
-
-def _find(arguments: Arguments) -> RunDir:
-    if len(arguments.names) > 1:
-        raise ConfigError(
-            f"{arguments.verb} works on one run, not on {', '.join(arguments.names)}",
-            follows="only one of them would be taken",
-            remedy="give one name",
-        )
-    return find_run(arguments.names[0] if arguments.names else None, arguments.word("runs", "runs"))
-
-
-def _show_config(composed: Composed, arguments: Arguments, console: Console) -> int:
-    from zephon.launch.cli.plan import config_text
-
-    console.print(config_text(composed, sources=arguments.has("--info")), markup=False, highlight=False)
     return 0

@@ -6,20 +6,21 @@ from rich.console import Console
 
 from zephon.errors import ConfigError
 from zephon.exits import Exit
-from zephon.run.directory import RunDir
+from zephon.launch.cli.arguments import Arguments
+from zephon.launch.cli.views import run_of
+from zephon.launch.status import find_run
+from zephon.run import ledger
 
 
-def compare_runs(first: RunDir, second: RunDir | None, console: Console) -> int:
-    """0 when every step both ledgers hold is equal, 2 at the first difference."""
-    from zephon.run import ledger
-
+def verify(arguments: Arguments, console: Console) -> int:
+    """Compares one run's ledger with itself over its attempts, or with another run's; 2 at the first difference."""
+    first = run_of(arguments)
+    second = find_run(arguments.names[1], arguments.runs) if len(arguments.names) == 2 else None
     for rundir in [first, *([second] if second else [])]:
         if not rundir.exists("ledger.jsonl"):
             raise ConfigError(
-                f"{rundir.url} has no ledger yet",
-                follows="there is nothing to compare",
-                remedy="wait for its first step; `zephon status` shows where it stands",
+                f"{rundir.url} has no ledger yet", remedy="wait for its first step; `zephon status` shows how far it is"
             )
-    result = ledger.compare(first.url, second.url if second else None)
-    console.print(result.sentence, markup=False, highlight=False)
-    return Exit.DONE if result.equal else Exit.DISAGREES
+    comparison = ledger.compare(first.url, second.url if second else None)
+    console.print(comparison.sentence, markup=False, highlight=False)
+    return Exit.DONE if comparison.equal else Exit.DISAGREES

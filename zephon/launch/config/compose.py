@@ -1,36 +1,34 @@
-"""Words of the command line -> RunSpec, through Hydra's compose API.
+"""Arguments of the command line -> RunSpec, through Hydra's compose API.
 
-``conf=exp1`` picks ``experiments/exp1.yaml`` from the shipped groups or from ``--config-dir``; ``conf=./my/exp.yaml`` is
-any file. Everything is typed by the spec, also inside the user's file, so a misspelt key is refused wherever it stands;
+``conf=exp1`` picks ``experiments/exp1.yaml`` from the packaged groups or from ``--config-dir``; ``conf=./my/exp.yaml`` is
+any file. Everything is typed by the spec, also inside the user's file, so a misspelt key is refused wherever it is;
 all missing values are listed at once; nothing unresolved leaves this module. Precedence, weakest first: spec, groups,
 experiment, command line. No directory is created and no logging is set up.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra import compose as hydra_compose
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import create_config_search_path
+from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from zephon.errors import ConfigError, nearest
-from zephon.launch.config.overrides import Word, below_mapping, check_option, is_file, split, to_hydra, to_tree
-from zephon.launch.config.packaged import shipped
+from zephon.launch.config.overrides import Override, below_mapping, check_option, is_file, quote, split, to_hydra, to_tree
+from zephon.launch.config.packaged import config_roots, groups_in
 from zephon.launch.config.schema import kind_at, mirror
-from zephon.launch.config.sources import sources
+from zephon.launch.config.sources import PRIMARY, SCHEMA, leaves, sources
 from zephon.spec.experiment import RunSpec
 from zephon.world import World
 
@@ -40,48 +38,50 @@ _USER = "user_file"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Composed:
-    """A composition and where it came from: the words, the groups' choices, and, when asked for, what is behind each value."""
+    """A composition and where it came from: the arguments, the groups' choices, and, when asked for, each value's source."""
 
     spec: RunSpec
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     choices: Mapping[str, str]
     sources: Mapping[str, str]
 
 
-def compose(words: Sequence[str], *, config_dir: str | None = None, explain: bool = False) -> Composed:
+def compose(overrides: Sequence[str], *, config_dir: str | None = None, explain: bool = False) -> Composed:
     """Composes one experiment.
 
     Args:
-        words: ``key=value`` words, ``conf=`` among them.
-        config_dir: a directory with further groups or experiments, looked at before the shipped ones.
+        overrides: ``key=value`` arguments, ``conf=`` among them.
+        config_dir: a directory with further groups or experiments, which come before the packaged ones.
         explain: find the source of each value, which takes as long again.
 
     Raises:
         ConfigError: anything that cannot work, with the nearest known name where one was misspelt.
     """
     try:
-        return _composed(words, config_dir, explain)
+        return _composed(overrides, config_dir, explain)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise _translated(error) from error
 
 
-def _composed(words: Sequence[str], config_dir: str | None, explain: bool) -> Composed:
-    parsed = [split(word) for word in words]
+def _composed(typed: Sequence[str], config_dir: str | None, explain: bool) -> Composed:
+    parsed = [split(text) for text in typed]
     groups = groups_in(config_dir)
     experiment, stem = _experiment(parsed, groups, config_dir)
-    rest = [word for word in parsed if word.key != "conf"]
-    overrides = [f"{_GROUP}@_global_={experiment}"] if experiment else []
-    overrides += [to_hydra(word, groups) for word in rest if not below_mapping(word)]
-    how = (lambda hydra: sources(hydra, overrides, rest, groups)) if explain else None
-    tree, choices, found = _compose(overrides, config_dir, how)
-    if late := [to_tree(word) for word in rest if below_mapping(word)]:
+    fields = [override for override in parsed if override.key != "conf"]
+    for_hydra = [f"{_GROUP}@_global_={experiment}"] if experiment else []
+    for_hydra += [to_hydra(override, groups) for override in fields if not below_mapping(override)]
+    with _hydra(config_roots(config_dir)) as search_path:
+        for_hydra += search_path
+        tree, choices = _tree(for_hydra)
+        origins = sources(for_hydra, fields, groups) if explain else {}
+    if entries := [to_tree(override) for override in fields if below_mapping(override)]:
         OmegaConf.set_struct(tree, False)
-        tree.merge_with(*late)
+        tree.merge_with(*entries)
     if OmegaConf.is_missing(tree, "name") and stem:
-        tree.name, found["name"] = stem, "conf="
+        tree.name, origins["name"] = stem, "conf="
     spec = RunSpec.from_dict(_resolved(tree))
     check(spec)
-    return Composed(spec=spec, words=tuple(words), choices=choices, sources=found)
+    return Composed(spec=spec, overrides=tuple(typed), choices=choices, sources=origins)
 
 
 def check(spec: RunSpec) -> None:
@@ -114,53 +114,27 @@ def check(spec: RunSpec) -> None:
     World(spec.lanes.count, spec.global_batch_size, ranks // spec.trainer.tensor_parallel, spec.lanes.allow)
 
 
-def groups_in(config_dir: str | None) -> dict[str, list[str]]:
-    """The options of each config group, by the group's path, shipped and the user's own."""
-    found: dict[str, set[str]] = {}
-    for root in _roots(config_dir):
-        for path in sorted(root.rglob("*.yaml")):
-            group = path.parent.relative_to(root).as_posix()
-            if group != ".":
-                found.setdefault(group, set()).add(path.stem)
-    return {group: sorted(options) for group, options in sorted(found.items())}
-
-
-def option(group: str, name: str, config_dir: str | None) -> dict[str, Any]:
+def option(group: str, name: str, config_dir: str | None) -> dict[str, object]:
     """The plain fields that one option of a group sets, without composing anything.
 
     Raises:
         ConfigError: there is no such option.
     """
     check_option(group, name, groups_in(config_dir))
-    path = next(found for root in _roots(config_dir) if (found := root / group / f"{name}.yaml").is_file())
-    plain = OmegaConf.to_container(_mapping(path))
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
-
-
-def _roots(config_dir: str | None) -> list[Path]:
-    roots = [shipped("conf")]
-    if config_dir is not None:
-        if not Path(config_dir).is_dir():
-            raise ConfigError(
-                f"--config-dir {config_dir!r} is not a directory",
-                follows="its configs could not be found",
-                remedy="give an existing directory",
-            )
-        roots.insert(0, Path(config_dir).resolve())
-    return roots
+    files = (root / group / f"{name}.yaml" for root in config_roots(config_dir))
+    return _plain(_mapping(next(path for path in files if path.is_file())))
 
 
 def _experiment(
-    words: list[Word], groups: Mapping[str, Sequence[str]], config_dir: str | None
+    overrides: list[Override], groups: Mapping[str, Sequence[str]], config_dir: str | None
 ) -> tuple[str | None, str | None]:
     """The experiment's name for Hydra, and the default name of its run."""
-    chosen = [word for word in words if word.key == "conf"]
+    chosen = [override for override in overrides if override.key == "conf"]
     if not chosen:
         return None, None
     if len(chosen) > 1:
         raise ConfigError(
-            f"conf is given {len(chosen)} times: {', '.join(word.text for word in chosen)}",
+            f"conf is given {len(chosen)} times: {', '.join(override.text for override in chosen)}",
             follows="one run is one experiment",
             remedy="give it once; several experiments are a sweep: conf=A,B -m",
         )
@@ -174,7 +148,6 @@ def _experiment(
         known = groups.get(_GROUP, [])
         raise ConfigError(
             f"conf={value}: there is no experiment of that name",
-            follows="there is nothing to compose",
             remedy=f"{nearest(value, known, kind='experiments')}; a file is given as conf=./path/to/exp.yaml",
         )
     return value, value
@@ -185,11 +158,10 @@ def _load_user_file(path: Path) -> str:
     if not path.is_file():
         raise ConfigError(
             f"conf={path}: the file does not exist",
-            follows="there is nothing to compose",
             remedy="check the path; a shipped experiment is named without .yaml, for example conf=exp1",
         )
     node = _mapping(path)
-    for key in _dotted(node):
+    for key in leaves(node):
         if key != "defaults" and not key.startswith(("defaults.", "hydra.")):
             _known(key, path)
     ConfigStore.instance().store(group=_GROUP, name=_USER, node=node, package="_global_", provider=str(path))
@@ -207,13 +179,11 @@ def _mapping(path: Path) -> DictConfig:
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} is not readable as YAML: {' '.join(str(error).split())}",
-            follows="there is nothing to compose",
             remedy="correct the file at the named line",
         ) from error
     if not isinstance(node, DictConfig):
         raise ConfigError(
             f"{path} holds a list and not a mapping of fields",
-            follows="there is nothing to compose",
             remedy="write field: value lines",
         )
     return node
@@ -226,73 +196,65 @@ def _known(key: str, path: Path) -> None:
         raise ConfigError(f"{error.what} (in {path})", follows=error.follows, remedy=error.remedy) from error
 
 
-def _dotted(node: DictConfig, prefix: str = "") -> list[str]:
-    names = []
-    for key in node:
-        if OmegaConf.is_dict(node._get_node(key)) and len(node._get_node(key)):
-            names += _dotted(node._get_node(key), f"{prefix}{key}.")
-        else:
-            names.append(f"{prefix}{key}")
-    return names
-
-
-def _compose(
-    overrides: list[str], config_dir: str | None, explain: Callable[[Hydra], dict[str, str]] | None
-) -> tuple[DictConfig, dict[str, str], dict[str, str]]:
-    ConfigStore.instance().store(name="zephon_schema", node=mirror(RunSpec))
+@contextlib.contextmanager
+def _hydra(roots: Sequence[Path]) -> Iterator[list[str]]:
+    """Hydra with our schema and these directories; yields the override that makes it search all of them."""
+    ConfigStore.instance().store(name=SCHEMA, node=mirror(RunSpec))
     OmegaConf.register_new_resolver("auto_lanes", auto_lanes, replace=True)
-    roots = _roots(config_dir)
-    search = create_config_search_path(f"file://{roots[-1]}")
-    for root in roots[:-1]:
-        search.prepend(provider="--config-dir", path=f"file://{root}")
-    GlobalHydra.instance().clear()
-    try:
-        hydra = Hydra.create_main_hydra2("zephon", search)
-        tree = hydra_compose("config", overrides, return_hydra_config=True)
-        choices = {str(k): str(v) for k, v in tree.hydra.runtime.choices.items() if not str(k).startswith("hydra/") and v}
-        OmegaConf.set_struct(tree, False)
-        tree.pop("hydra")
-        OmegaConf.set_struct(tree, True)
-        return tree, choices, explain(hydra) if explain else {}
-    finally:
-        GlobalHydra.instance().clear()
+    # Hydra reads the primary config before it extends the search path, so it gets ours from its store.
+    ConfigStore.instance().store(name=PRIMARY, node=_mapping(roots[-1] / "config.yaml"), provider="conf/config.yaml")
+    first, *others = (str(root) for root in roots)
+    with initialize_config_dir(first, job_name="zephon", version_base=None):
+        yield [f"hydra.searchpath=[{','.join(quote(f'file://{root}') for root in others)}]"]
+
+
+def _tree(overrides: list[str]) -> tuple[DictConfig, dict[str, str]]:
+    """What Hydra composes, and the choice of each group."""
+    tree = hydra_compose(PRIMARY, overrides, return_hydra_config=True)
+    choices = {str(k): str(v) for k, v in tree.hydra.runtime.choices.items() if not str(k).startswith("hydra/") and v}
+    OmegaConf.set_struct(tree, False)
+    tree.pop("hydra")
+    OmegaConf.set_struct(tree, True)
+    return tree, choices
 
 
 def _translated(error: Exception) -> ConfigError:
-    """Hydra's and OmegaConf's errors in three parts, with the nearest key where one was unknown."""
-    link: BaseException | None = error
-    while link is not None:
-        if isinstance(link, ConfigError):  # raised by a resolver of ours
-            return link
-        link = link.__cause__ or link.__context__
-    cause: BaseException = error
-    while cause.__cause__ is not None and not getattr(cause, "full_key", None):
-        cause = cause.__cause__
-    key = getattr(cause, "full_key", None)
-    text = str(cause).split("\n")[0] if key else " ".join(str(error).split())
-    if key:
-        try:
-            mapping = typing.get_origin(kind_at(str(key))) is dict
-        except ConfigError as unknown:
-            return unknown
-        if mapping:
-            return ConfigError(text, follows="the run could not be built", remedy=f"set its entries: {key}.NAME=VALUE")
-        return ConfigError(
-            f"{key}: {text}",
-            follows="the run could not be built",
-            remedy=f"correct {key} where it is set, or set it: {key}=VALUE",
-        )
-    return ConfigError(text, follows="the run could not be composed", remedy="correct the named config or argument")
+    """Hydra's or OmegaConf's error in three parts, about the field that it names."""
+    for cause in _causes(error):
+        if isinstance(cause, ConfigError):  # raised by a resolver of ours
+            return cause
+    for cause in _causes(error):
+        if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+            return _about_field(str(cause.full_key), str(cause).partition("\n")[0])
+    return ConfigError(" ".join(str(error).split()), remedy="correct the named config or argument")
 
 
-def _resolved(tree: DictConfig) -> dict[str, Any]:
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, then what it was raised from, then what that was raised from, and so on."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _about_field(key: str, problem: str) -> ConfigError:
+    """The error about one field; where there is no such field, that is the error."""
+    try:
+        kind = kind_at(key)
+    except ConfigError as unknown:
+        return unknown
+    if typing.get_origin(kind) is dict:
+        return ConfigError(problem, remedy=f"set its entries: {key}.NAME=VALUE")
+    return ConfigError(f"{key}: {problem}", remedy=f"correct {key} where it is set, or set it: {key}=VALUE")
+
+
+def _resolved(tree: DictConfig) -> dict[str, object]:
     """Plain containers with nothing open.
 
     Raises:
         ConfigError: naming every value that is missing or cannot be resolved.
     """
-    problems = dict.fromkeys(sorted(OmegaConf.missing_keys(tree)), "not given")
-    _unresolvable(tree, "", problems)
+    problems = dict.fromkeys(sorted(OmegaConf.missing_keys(tree)), "not given") | dict(_unresolvable(tree, ""))
     if problems:
         lines = "; ".join(f"{name} ({why})" for name, why in problems.items())
         first = next(iter(problems))
@@ -302,12 +264,17 @@ def _resolved(tree: DictConfig) -> dict[str, Any]:
             remedy=f"set each, for example {first}=VALUE"
             + ("" if "name" not in problems else ", or choose an experiment: conf=exp1"),
         )
+    return _plain(tree)
+
+
+def _plain(tree: DictConfig) -> dict[str, object]:
     plain = OmegaConf.to_container(tree, resolve=True, enum_to_str=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 
 
-def _unresolvable(node: Any, prefix: str, problems: dict[str, str]) -> None:
+def _unresolvable(node: object, prefix: str) -> Iterator[tuple[str, str]]:
+    """(name, why) of each value whose reference leads nowhere."""
     if not isinstance(node, DictConfig):
         return
     for key in node:
@@ -317,9 +284,9 @@ def _unresolvable(node: Any, prefix: str, problems: dict[str, str]) -> None:
         try:
             value = node[key]
         except OmegaConfBaseException as error:
-            problems[name] = str(error).split("\n")[0]
-            continue
-        _unresolvable(value, f"{name}.", problems)
+            yield name, str(error).partition("\n")[0]
+        else:
+            yield from _unresolvable(value, f"{name}.")
 
 
 def auto_lanes(nodes_min: int, nodes_max: int, procs: int, tensor: int, batch: int) -> int:

@@ -1,0 +1,90 @@
+"""The verbs that only show what run directories hold, ``status`` and ``list``; they import neither Hydra nor TorchX."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from zephon.launch.cli.arguments import Arguments
+from zephon.launch.cli.display import duration, resize_text, stages_text
+from zephon.launch.status import LIVE, RunStatus, find_run, look, run_names
+from zephon.run.directory import RunDir
+
+
+def run_of(arguments: Arguments) -> RunDir:
+    """The run directory of the run that was named, or of the one started last."""
+    return find_run(arguments.names[0] if arguments.names else None, arguments.runs)
+
+
+def status(arguments: Arguments, console: Console) -> int:
+    run = look(run_of(arguments))
+    if arguments.json:
+        print(json.dumps(dataclasses.asdict(run)))
+    else:
+        console.print(status_table(run))
+    return 0
+
+
+def first_line(text: str) -> str:
+    """What is wrong, without what follows and what to do: those are in the logs."""
+    return text.strip().partition("\n")[0].strip()
+
+
+def status_table(run: RunStatus) -> Table:
+    """Everything that ``status`` knows, the last error first."""
+    live = run.state in LIVE
+    message = first_line(run.message) if (run.state not in ("TRAINING", "DONE") or run.early) and not run.error else ""
+    left = f", {duration(run.eta_s)} left" if run.eta_s and live else ""
+    rows = [
+        ("run", f"{run.name}  ({run.url})"),
+        ("state", run.state + (f": {message}" if message else "")),
+        ("step", f"{run.step} of {run.steps}{left}"),
+        ("loss", f"{run.loss:.4f}" if run.loss is not None else "–"),
+        ("speed", f"{run.tokens_per_s:,.0f} tokens/s" if run.tokens_per_s is not None else "–"),
+        ("size", f"{run.nodes} of {run.target} nodes, world {run.world_size}"),
+        ("attempt", f"{run.attempt}, generation {run.generation}"),
+        *([("stages", stages_text(run.stages))] if run.stages else []),
+        ("counted", f"{run.failures} failures, {run.lost} lost nodes, {run.resizes} resizes"),
+    ]
+    if run.error:
+        rows.insert(0, ("last error", first_line(run.error)))
+    if run.resize is not None:
+        rows.append(("last resize", resize_text(run.resize)))
+    if run.checkpoint is not None:
+        rows.append(("checkpoint", f"step {run.checkpoint}, {duration(run.checkpoint_age_s)} old"))
+    if run.progress_age_s is not None and live:
+        rows.append(("last sign of life", f"{duration(run.progress_age_s)} ago"))
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows:
+        table.add_row(Text(name, style="bold"), Text(value))
+    return table
+
+
+def list_runs(arguments: Arguments, console: Console) -> int:
+    from zephon.launch.backends.local import scheduler as local
+
+    local.prune()
+    statuses = [look(RunDir(f"{arguments.runs.rstrip('/')}/{name}")) for name in run_names(arguments.runs)]
+    if arguments.json:
+        print(json.dumps([dataclasses.asdict(run) for run in statuses]))
+    elif not statuses:
+        console.print(f"no runs in {arguments.runs}", highlight=False)
+    else:
+        console.print(list_table(statuses))
+    return 0
+
+
+def list_table(statuses: list[RunStatus]) -> Table:
+    """One row per run."""
+    table = Table(box=None, padding=(0, 2))
+    for title in ("run", "state", "step", "loss", "nodes", "attempt", "last error"):
+        table.add_column(title)
+    for run in statuses:
+        loss = f"{run.loss:.4f}" if run.loss is not None else "–"
+        error = first_line(run.error)[:60]
+        table.add_row(run.name, run.state, f"{run.step}/{run.steps}", loss, str(run.nodes), str(run.attempt), error)
+    return table
