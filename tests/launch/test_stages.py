@@ -225,7 +225,7 @@ def test_a_stage_whose_input_an_earlier_one_has_yet_to_make_is_outstanding_and_p
     assert main(["plan", f"conf={tmp_path / 'mine.yaml'}", "name=toy", *words]) == 0
     there = capsys.readouterr().out.partition("\nstages\n")[2].splitlines()
     assert [line.split(maxsplit=1) for line in there[:3]] == wanted
-    assert there[3].startswith("on the cluster the first node carries them out")
+    assert there[3].startswith("on the cluster the first node carries out one stage after the other")
 
 
 def test_stage_lines_tell_changes_only() -> None:
