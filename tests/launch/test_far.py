@@ -95,7 +95,7 @@ def test_what_another_process_writes_is_seen_at_once(objects: str) -> None:
         assert mine.attempts() == [1]
 
 
-def test_a_store_that_does_not_answer_or_lets_nobody_in_is_told_in_three_parts(objects: str) -> None:
+def test_a_store_that_does_not_answer_or_lets_nobody_in_is_refused_with_what_to_do(objects: str) -> None:
     code = "import sys; from zephon.launch.cli.main import main; sys.exit(main(sys.argv[1:]))"
     for changed, said in (
         ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "credentials"),
@@ -105,7 +105,7 @@ def test_a_store_that_does_not_answer_or_lets_nobody_in_is_told_in_three_parts(o
         done = subprocess.run(argv, env={**os.environ, **changed}, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 65, done.stderr
         assert said in done.stderr.lower()
-        assert "otherwise:" in done.stderr
+        assert "to do:" in done.stderr
         assert "Traceback" not in done.stderr
 
 
