@@ -20,6 +20,7 @@ from zephon.launch.config.compose import compose
 from zephon.launch.status import look
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.run import ledger
+from zephon.run.calibration import read_calibration
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
 from zephon.run.specs import write_spec
@@ -107,7 +108,7 @@ def spec_of(store: str) -> RunSpec:
 
 def unbroken(spec: RunSpec, rundir: RunDir) -> list[str]:
     built = pipeline(spec, load_tokenizer(spec.tokenizer.id), dp_rank=0, dp_size=1)
-    built.calibrate({name: (pair[0], pair[1]) for name, pair in rundir.read_json("calibration.json").items()})
+    built.calibrate(read_calibration(rundir))
     feed = PipelineFeed(built)
     try:
         return [

@@ -17,6 +17,7 @@ from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes import control
 from zephon.launch.backends.kubernetes.scheduler import create_scheduler
 from zephon.launch.status import look
+from zephon.run.data_end import DataEnd, write_data_end
 from zephon.run.directory import RunDir
 from zephon.run.events import EventLog, EventReader
 from zephon.run.generation import Generation, write_generation
@@ -97,7 +98,7 @@ def test_the_states_from_start_to_deletion(run: Run) -> None:
     assert run.state()["state"] == "STOPPED"
     write_progress(run.rundir, 1, Progress(step=7, steps=9, time=time.time()))
     assert run.state()["state"] == "STOPPED"
-    run.rundir.write_json("data_end.json", data={"step": 7, "steps": 9, "attempt": 1, "dropped": {}})
+    write_data_end(run.rundir, DataEnd(step=7, steps=9, attempt=1))
     assert run.state()["state"] == "DONE", "there is no more data"
     write_progress(run.rundir, 1, Progress(step=9, steps=9, time=time.time()))
     assert run.state()["state"] == "DONE"

@@ -15,6 +15,7 @@ from zephon.launch import start as session
 from zephon.launch.cli.main import main
 from zephon.launch.status import look
 from zephon.run.directory import RunDir
+from zephon.run.evaluation import read_evaluation
 from zephon.run.specs import newest_spec
 from zephon.stages.stage import read_record, read_turns
 
@@ -94,6 +95,7 @@ def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
     rundir.write_json("last-told.json", data={})
     done = reach(rundir, "the end", lambda now: now.state == "DONE")
     assert (done.step, done.stages["last"], done.attempt) == (6, "done", 2)
-    assert rundir.read_json("evaluation.json")["step"] == 6
+    assert (found := read_evaluation(rundir)) is not None
+    assert found.step == 6
     assert {stage: read_record(rundir, stage)["status"] for stage in ORDER} == dict.fromkeys(ORDER, "done")  # type: ignore[index]
     assert session.start(newest_spec(rundir)).handle is None, "all is done"

@@ -11,6 +11,7 @@ from tests.kubernetes.machines import Machines, events, reach
 from zephon.launch import start as session
 from zephon.launch.status import look
 from zephon.ops.tokenizers import load_tokenizer
+from zephon.run.calibration import read_calibration
 from zephon.run.directory import RunDir
 from zephon.run.ledger import read_ledger, step_digest
 from zephon.run.specs import newest_spec
@@ -83,7 +84,7 @@ def unbroken(rundir: RunDir) -> list[str]:
     """The digests of one uninterrupted pass of the loader on one rank."""
     spec = newest_spec(rundir)
     built = pipeline(spec, load_tokenizer(spec.tokenizer.id), dp_rank=0, dp_size=1)
-    built.calibrate({name: (pair[0], pair[1]) for name, pair in rundir.read_json("calibration.json").items()})
+    built.calibrate(read_calibration(rundir))
     feed = PipelineFeed(built)
     try:
         batches = itertools.islice(feed.steps(), STEPS)

@@ -13,6 +13,7 @@ from zephon.launch.config.compose import compose
 from zephon.launch.contract import check, contract_of, differences
 from zephon.launch.start import _contract, _forked, changed, contract_differences, files_seen, rundir_of, start
 from zephon.launch.stored import check_relative, forget_measures
+from zephon.run.calibration import read_calibration, write_calibration
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import DatasetSpec, RunSpec
 
@@ -178,11 +179,11 @@ def test_another_contract_before_the_first_step_forgets_what_was_measured_of_the
 ) -> None:
     run = RunDir(str(tmp_path / "run"))
     run.write_json("contract.json", data=contract_of(spec))
-    run.write_json("calibration.json", data={})
+    write_calibration(run, {})
     forget_measures(run, contract_of(spec))
-    assert run.exists("calibration.json")
+    assert read_calibration(run) == {}
     forget_measures(run, contract_of(changed(spec, ["tokenizer.id=bytes"])))
-    assert not run.exists("calibration.json")
+    assert read_calibration(run) is None
 
 
 def test_a_contract_survives_the_disk(spec: RunSpec, tmp_path: Any) -> None:

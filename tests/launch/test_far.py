@@ -20,7 +20,7 @@ from zephon.launch.status import LIVE, look, run_names
 from zephon.run.attempt import place
 from zephon.run.directory import RunDir
 from zephon.run.lease import Lease, read_lease
-from zephon.train.metrics import series
+from zephon.run.metrics import series
 
 
 def test_of_two_takers_in_one_moment_only_one_creates_the_file(objects: str) -> None:

@@ -18,11 +18,13 @@ from zephon.launch import start as session
 from zephon.launch.cli.display import stage_lines
 from zephon.launch.cli.main import main
 from zephon.launch.config.compose import compose
+from zephon.run.calibration import forget_calibration, read_calibration
 from zephon.run.directory import RunDir
+from zephon.run.evaluation import read_evaluation
+from zephon.run.metrics import series
 from zephon.spec.experiment import RunSpec, StageSpec, StagesSpec
 from zephon.stages.process import run_stage
 from zephon.stages.stage import check, fingerprint, inputs_of, is_current, outstanding, read_record, stages_of
-from zephon.train.metrics import series
 
 Maker = Callable[..., Toy]
 HERE = "tests.launch.own_stages"
@@ -147,11 +149,13 @@ def test_calibration_writes_what_the_workers_read_and_is_skipped_while_its_input
     rundir = session.rundir_of(spec)
     status, record = run_one(spec, "calibrate")
     assert (status, record["status"], record["attempt"]) == (0, "done", 1)
-    tokens, size = rundir.read_json("calibration.json")["docs"]
+    counts = read_calibration(rundir)
+    assert counts is not None
+    tokens, size = counts["docs"]
     assert record["result"]["docs"] == tokens / size
     assert 0.9 < tokens / size <= 1.1, "one token a byte, and the ends of documents"
     assert run_one(spec, "calibrate", attempt=2) == (0, record), "skipped: the record is the first attempt's"
-    rundir.fs.rm_file(rundir.path("calibration.json"))
+    forget_calibration(rundir)
     assert run_one(spec, "calibrate", attempt=3)[1]["attempt"] == 3, "its output was gone"
 
 
@@ -256,10 +260,11 @@ def test_a_run_of_all_stages_on_two_nodes_and_only_what_has_changed_runs_again(
 
     assert to_the_end(spec) == dict.fromkeys(["doctor", "calibrate", "train", "evaluate", "report"], "done")
     rundir = session.rundir_of(spec)
-    found = rundir.read_json("evaluation.json")
-    assert (found["step"], found["tokens"] >= 1000) == (4, True)
-    assert found["loss"] == pytest.approx(series(rundir)[-1]["eval_loss"], rel=1e-5), "what the two nodes themselves measured"
-    assert rundir.read_json("report.json")["loss"] == found["loss"]
+    found = read_evaluation(rundir)
+    assert found is not None
+    assert (found.step, found.tokens >= 1000) == (4, True)
+    assert found.loss == pytest.approx(series(rundir)[-1]["eval_loss"], rel=1e-5), "what the two nodes themselves measured"
+    assert rundir.read_json("report.json")["loss"] == found.loss
     assert rundir.read_json("stages", "train.json")["outputs"] == {"step": 4}
     assert session.start(spec).handle is None, "all is done"
     changed = session.changed(spec, ["stages.own.report.options.top=7"])

@@ -19,6 +19,7 @@ from zephon.launch.cli.logs import Tail, level_of, merged
 from zephon.launch.cli.main import main
 from zephon.launch.cli.verbs import status_table
 from zephon.launch.status import find_run, look
+from zephon.run.data_end import DataEnd, write_data_end
 from zephon.run.directory import RunDir
 from zephon.run.events import EventLog
 from zephon.run.progress import Progress, write_progress
@@ -87,7 +88,7 @@ def test_states_from_start_to_end(written: Written) -> None:
 
 
 def test_a_run_whose_data_ended_before_its_last_step_says_so(written: Written) -> None:
-    written.progress(61).rundir.write_json("data_end.json", data={"step": 61, "steps": 100, "attempt": 1, "dropped": {}})
+    write_data_end(written.progress(61).rundir, DataEnd(step=61, steps=100, attempt=1))
     assert look(written.rundir).state == "DONE", "nothing is left to do, whoever has ended"
     status = look(written.supervisor(state="DONE").rundir)
     assert (status.state, status.message) == ("DONE", "the data ended after 61 of 100 steps")

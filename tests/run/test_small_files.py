@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from zephon.run.calibration import forget_calibration, read_calibration, write_calibration
+from zephon.run.data_end import DataEnd, ended_at, read_data_end, write_data_end
 from zephon.run.directory import RunDir
+from zephon.run.evaluation import HeldOutLoss, read_evaluation, write_evaluation
 from zephon.run.generation import Generation, read_generation, write_generation
 from zephon.run.handle import Handle, read_handle, write_handle
 from zephon.run.progress import Progress, read_progress, write_progress
@@ -59,6 +62,29 @@ def test_a_handle_says_who_got_the_attempt(rundir: RunDir) -> None:
     handle = Handle(scheduler="local", handle="local://zephon/exp1-0001", worker="zephon.train", time=12.5)
     write_handle(rundir, 1, handle)
     assert read_handle(rundir, 1) == handle
+
+
+def test_the_end_of_the_data_says_what_was_dropped_after_it(rundir: RunDir) -> None:
+    assert (read_data_end(rundir), ended_at(rundir)) == (None, None)
+    end = DataEnd(step=61, steps=100, attempt=2, dropped={"short": {"count": 3, "first": [["docs", 0, 7]]}})
+    write_data_end(rundir, end)
+    assert (read_data_end(rundir), ended_at(rundir)) == (end, 61)
+
+
+def test_a_run_is_calibrated_until_that_is_forgotten(rundir: RunDir) -> None:
+    forget_calibration(rundir)
+    assert read_calibration(rundir) is None
+    write_calibration(rundir, {"docs": (100, 400), "web": (0, 0)})
+    assert read_calibration(rundir) == {"docs": (100, 400), "web": (0, 0)}
+    forget_calibration(rundir)
+    assert read_calibration(rundir) is None
+
+
+def test_an_evaluation_says_which_step_it_is_of(rundir: RunDir) -> None:
+    assert read_evaluation(rundir) is None
+    found = HeldOutLoss(step=30, loss=2.5, tokens=1000)
+    write_evaluation(rundir, found)
+    assert read_evaluation(rundir) == found
 
 
 @pytest.mark.parametrize("text", ["", '{"step": 3', "[]", '{"nodes": 3}'])

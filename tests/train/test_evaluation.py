@@ -12,9 +12,9 @@ from tests.train.synthetic import SyntheticFeed, spec
 from tests.train.test_worker import telling_workers, workers, write_run
 from tests.train.training import job
 from zephon.run.directory import RunDir
+from zephon.run.metrics import series
 from zephon.spec.experiment import RunSpec
 from zephon.train.evaluation import Evaluation
-from zephon.train.metrics import series
 from zephon.train.session import build
 from zephon.train.step import Rows
 

@@ -13,12 +13,13 @@ import pytest
 from tests.train.test_worker import telling_workers, workers, write_run
 from zephon.errors import ConfigError
 from zephon.ops.tokenizers import load_tokenizer
+from zephon.run.data_end import read_data_end
 from zephon.run.directory import RunDir
 from zephon.run.ledger import compare, read_ledger
+from zephon.run.metrics import series
 from zephon.run.specs import read_spec
 from zephon.spec.experiment import RunSpec
 from zephon.train.feed import PipelineFeed, pipeline
-from zephon.train.metrics import series
 from zephon.train.step import GlobalStep, agree, by_reason, report
 from zephon.types import Address, DropSummary
 
@@ -154,14 +155,14 @@ def ended(tmp_path_factory):
         fields["pipeline__shuffle_buffer"] = 0
         write_run(run, data__datasets={"mine": {"path": str(folder / "data")}}, **fields)
         assert workers(run, size) == [0] * size
-        found[size] = (list(read_ledger(str(run / "ledger.jsonl"))), RunDir(str(run)).read_json("data_end.json"))
+        found[size] = (list(read_ledger(str(run / "ledger.jsonl"))), read_data_end(RunDir(str(run))))
     return bad, found
 
 
 def test_data_that_ends_before_the_last_step_ends_the_run_at_the_same_step_at_every_size(ended):
     _, found = ended
     (ledger, end) = found[1]
-    assert 5 < len(ledger) == end["step"] < end["steps"] == 1000
+    assert 5 < len(ledger) == end.step < end.steps == 1000
     for others, other in found.values():
         assert [line.digest for line in others] == [line.digest for line in ledger]
         assert other == end
@@ -180,8 +181,8 @@ def test_data_that_is_not_enough_for_one_step_is_an_error_on_every_rank_and_no_r
 def test_what_is_left_out_behind_the_last_step_is_on_record_so_that_every_bad_line_is_named_once_at_every_size(ended):
     bad, found = ended
     for ledger, end in found.values():
-        assert end["dropped"], "the case is no case"
-        named = [some for line in ledger for some in line.rest.get("dropped", {}).values()] + [*end["dropped"].values()]
+        assert end.dropped, "the case is no case"
+        named = [some for line in ledger for some in line.rest.get("dropped", {}).values()] + [*end.dropped.values()]
         assert sum(some["count"] for some in named) == len(bad)
         rows = [row[2] for some in named for row in some["first"]]
         assert len(rows) == len(set(rows))

@@ -8,8 +8,9 @@ import pytest
 
 from tests.train.synthetic import spec
 from zephon.run.directory import RunDir
+from zephon.run.metrics import MetricsFile, series
 from zephon.run.progress import read_progress
-from zephon.train.metrics import Clock, Console, JsonLines, ProgressFile, series, sinks
+from zephon.train.metrics import Clock, Console, ProgressFile, sinks
 
 VALUES = {"loss": 1.5, "grad_norm": 1.0, "lr": 0.1, "tokens_per_s": 10.0, "digest": "ab" * 32, "world_size": 2, "generation": 3}
 VALUES["seconds"] = {"step": 0.5}
@@ -18,7 +19,7 @@ VALUES["seconds"] = {"step": 0.5}
 def test_steps_trained_twice_appear_once_with_the_later_attempt(tmp_path):
     run = RunDir(str(tmp_path))
     for attempt, steps in [(1, range(1, 8)), (2, range(6, 11))]:
-        lines = JsonLines(tmp_path / "metrics.jsonl", attempt)
+        lines = MetricsFile(tmp_path / "metrics.jsonl", attempt)
         for step in steps:
             lines.write(step, VALUES)
         lines.close()
@@ -29,7 +30,7 @@ def test_steps_trained_twice_appear_once_with_the_later_attempt(tmp_path):
 
 def test_a_line_torn_by_a_crash_costs_only_itself(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "attempt": 1}\n{"step": 1, "att')
-    lines = JsonLines(tmp_path / "metrics.jsonl", 2)
+    lines = MetricsFile(tmp_path / "metrics.jsonl", 2)
     lines.write(1, VALUES)
     lines.close()
     assert [(one["step"], one["attempt"]) for one in series(RunDir(str(tmp_path)))] == [(0, 1), (1, 2)]
@@ -37,7 +38,7 @@ def test_a_line_torn_by_a_crash_costs_only_itself(tmp_path):
 
 def test_a_loss_that_is_not_a_number_is_shown_as_such(tmp_path, capsys):
     bad = {**VALUES, "loss": math.nan}
-    for sink in (JsonLines(tmp_path / "metrics.jsonl", 1), Console(9, 1), ProgressFile(RunDir(str(tmp_path)), 1, 9)):
+    for sink in (MetricsFile(tmp_path / "metrics.jsonl", 1), Console(9, 1), ProgressFile(RunDir(str(tmp_path)), 1, 9)):
         sink.write(0, bad)
         sink.close()
     assert series(RunDir(str(tmp_path)))[0]["loss"] == "nan"

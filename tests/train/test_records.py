@@ -10,8 +10,8 @@ from tests.train.ranks import Meet, on_ranks
 from tests.train.test_worker import write_run
 from zephon.run.checkpoints import complete_steps
 from zephon.run.directory import RunDir
+from zephon.run.metrics import series
 from zephon.train import worker
-from zephon.train.metrics import series
 from zephon.train.records import Mirror
 
 

@@ -19,10 +19,10 @@ from tests.train.ranks import Meet, on_ranks
 from zephon.run.directory import RunDir
 from zephon.run.generation import Generation, write_generation
 from zephon.run.ledger import compare
+from zephon.run.metrics import series
 from zephon.run.specs import write_spec
 from zephon.spec.experiment import RunSpec
 from zephon.train import worker
-from zephon.train.metrics import series
 
 
 def write_run(folder: Path | str, attempt: int = 1, **changes: Any) -> None:

@@ -35,6 +35,7 @@ from zephon.run.environment import environment
 from zephon.run.events import EventLog, EventReader
 from zephon.run.handle import Handle, read_handle, write_handle
 from zephon.run.lease import Lease
+from zephon.run.ledger import has_ledger
 from zephon.run.specs import new_attempt, newest_spec
 from zephon.spec.experiment import RunSpec
 from zephon.stages import stage as stages
@@ -237,7 +238,7 @@ def contract_differences(
 
 
 def _trained(rundir: RunDir) -> bool:
-    return rundir.exists("ledger.jsonl") or newest_checkpoint(rundir) >= 0
+    return has_ledger(rundir) or newest_checkpoint(rundir) >= 0
 
 
 def _forked(spec: RunSpec, name: str) -> tuple[RunSpec, dict[str, Any]]:

@@ -14,7 +14,7 @@ from zephon.exits import Exit
 from zephon.launch.control import read_state
 from zephon.run.attempt import state_home
 from zephon.run.checkpoints import completed_at, newest_checkpoint
-from zephon.run.data_end import data_end
+from zephon.run.data_end import ended_at
 from zephon.run.directory import RunDir
 from zephon.run.events import Event, EventReader
 from zephon.run.progress import Progress, read_progress
@@ -98,7 +98,7 @@ def look(rundir: RunDir, *, now: float | None = None, events: EventReader | None
     counters = (supervisor or {}).get("counters", {})
     age = now - fresh.time if fresh else None
     stall_s = spec.elastic.stall_s if spec else math.inf
-    ended = step < steps and data_end(rundir) == step
+    ended = step < steps and ended_at(rundir) == step
     state = _state(
         supervisor, fresh=fresh is not None, age=age, stall_s=stall_s, finished=steps > 0 and (step >= steps or ended)
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from zephon.errors import ConfigError
 from zephon.launch.status import absolute
+from zephon.run.calibration import forget_calibration
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 
@@ -57,5 +58,5 @@ def check_relative(spec: RunSpec, rundir: RunDir, attempt: int) -> None:
 
 def forget_measures(rundir: RunDir, contract: Mapping[str, Any]) -> None:
     """Takes away the calibration of a run that has trained nothing and now gets another contract: it would be of other data."""
-    if rundir.exists("contract.json") and rundir.read_json("contract.json") != contract and rundir.exists("calibration.json"):
-        rundir.fs.rm(rundir.path("calibration.json"))
+    if rundir.exists("contract.json") and rundir.read_json("contract.json") != contract:
+        forget_calibration(rundir)

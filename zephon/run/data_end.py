@@ -1,11 +1,43 @@
-"""Where the data ended before the last step."""
+"""``data_end.json``: where the data ended before the last step. Rank 0 writes it; status and the cluster's state read it."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+
 from zephon.run.directory import RunDir
+from zephon.run.plain import as_record
+from zephon.types import Json
+
+_FILE = "data_end.json"
 
 
-def data_end(rundir: RunDir) -> int | None:
-    """The steps that the data was enough for, where that was found to be fewer than wanted."""
-    found = rundir.find_json("data_end.json")
-    return None if found is None else int(found["step"])
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataEnd:
+    """What the data was enough for.
+
+    Args:
+        step, steps: optimizer steps done and wanted.
+        attempt: that found the end.
+        dropped: documents after the last step by reason, ``{reason: {"count", "first"}}``; no step's ledger line has them.
+    """
+
+    step: int
+    steps: int
+    attempt: int
+    dropped: Mapping[str, Json] = dataclasses.field(default_factory=dict)
+
+
+def read_data_end(rundir: RunDir) -> DataEnd | None:
+    """None where the data has not ended."""
+    return as_record(DataEnd, rundir.find_json(_FILE))
+
+
+def write_data_end(rundir: RunDir, end: DataEnd) -> None:
+    rundir.write_json(_FILE, data=dataclasses.asdict(end))
+
+
+def ended_at(rundir: RunDir) -> int | None:
+    """The steps that the data was enough for; None where it has not ended."""
+    end = read_data_end(rundir)
+    return None if end is None else end.step

@@ -23,6 +23,7 @@ from zephon.errors import LedgerMismatch, ZephonError
 from zephon.run.directory import RunDir
 from zephon.types import Array
 
+FILE = "ledger.jsonl"
 SHORT = 12  # hexadecimal digits kept of each lane digest: enough to name the lane that differs
 
 
@@ -108,6 +109,11 @@ class Ledger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def has_ledger(rundir: RunDir) -> bool:
+    """Whether the run has made a step."""
+    return rundir.exists(FILE)
 
 
 def read_ledger(path: str) -> Iterator[Entry]:
@@ -212,7 +218,7 @@ def _apart(one: Entry, other: Entry) -> list[float]:
 
 def _file_of(path: str) -> str:
     directory = RunDir(path)
-    return str(directory.fs.unstrip_protocol(directory.path("ledger.jsonl"))) if directory.fs.isdir(directory.root) else path
+    return str(directory.fs.unstrip_protocol(directory.path(FILE))) if directory.fs.isdir(directory.root) else path
 
 
 def _first_lane(one: Entry, other: Entry) -> int | None:

@@ -25,6 +25,7 @@ import fsspec
 
 from zephon.errors import ConfigError, nearest
 from zephon.io.named import listings
+from zephon.run import calibration, evaluation
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.run.environment import packages
@@ -47,9 +48,9 @@ class Stage:
 
 BUILT_IN = {
     "doctor": Stage(name="doctor", call="zephon.launch.cli.doctor:stage"),
-    "calibrate": Stage(name="calibrate", call="zephon.train.stages:calibrate", outputs=("calibration.json",)),
+    "calibrate": Stage(name="calibrate", call="zephon.train.stages:calibrate", outputs=(calibration.FILE,)),
     TRAIN: Stage(name=TRAIN, call=""),
-    "evaluate": Stage(name="evaluate", call="zephon.train.stages:evaluate", outputs=("evaluation.json",)),
+    "evaluate": Stage(name="evaluate", call="zephon.train.stages:evaluate", outputs=(evaluation.FILE,)),
 }
 
 

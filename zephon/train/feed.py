@@ -12,6 +12,7 @@ from zephon.errors import ConfigError, ZephonError
 from zephon.io import Dataset
 from zephon.io.named import dataset_named
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
+from zephon.run.calibration import Counts, read_calibration, write_calibration
 from zephon.run.directory import RunDir
 from zephon.run.ledger import sequence_digest
 from zephon.spec.experiment import DatasetSpec, DataSpec, EvalDatasetSpec, RunSpec
@@ -22,9 +23,7 @@ from zephon.train.step import Rows, StepBatch, by_reason, joined
 from zephon.types import DropSummary
 from zephon.work import StaticMixtureWorkSource, TokenEstimation
 
-CALIBRATION = "calibration.json"
 EVAL_CHUNK_BYTES = 16384  # at most; small, so that a small text reaches every lane
-Counts = dict[str, tuple[int, int]]
 
 
 def job_for(spec: RunSpec, run: RunDir, world: World, *, tell: Callable[[str], None], fence: Callable[[], None]) -> Job:
@@ -179,11 +178,10 @@ def _calibration(run: RunDir, pipeline: zephon.Pipeline, world: World) -> Counts
     found: Counts | ZephonError | None = None
     if world.first:
         try:
-            if run.exists(CALIBRATION):
-                found = {name: (pair[0], pair[1]) for name, pair in run.read_json(CALIBRATION).items()}
-            else:
+            found = read_calibration(run)
+            if found is None:
                 found = dict(pipeline.calibrate())
-                run.write_json(CALIBRATION, data=found)
+                write_calibration(run, found)
         except ZephonError as error:
             found = error
     found = world.broadcast(found)

@@ -1,20 +1,13 @@
-"""What a run tells: metrics.jsonl always, other sinks when asked, progress.json for whoever watches.
-
-A line carries the attempt and generation that wrote it. After a crash the steps since the checkpoint are trained again;
-``series`` keeps the later line of each step, so that a curve shows every step once.
-"""
+"""What a run shows of each step: metrics.jsonl always, other sinks when asked, progress.json for who watches."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import math
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Protocol
 
 from zephon.run.directory import RunDir
@@ -32,26 +25,6 @@ class Sink(Protocol):
     def write(self, step: int, values: Mapping[str, Any]) -> None: ...
 
     def close(self) -> None: ...
-
-
-class JsonLines:
-    """One line per step, appended to a local file; NaN and infinities are written as words."""
-
-    def __init__(self, path: Path, attempt: int) -> None:
-        self._attempt = attempt
-        torn = path.exists() and not path.read_bytes().endswith(b"\n")
-        self._file = path.open("ab")
-        if torn:  # a crash cut the last line short; the next one begins on its own
-            self._file.write(b"\n")
-
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
-        spelled = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
-        line = json.dumps({"step": step, "attempt": self._attempt, **spelled}, ensure_ascii=False, allow_nan=False)
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class ProgressFile:
@@ -165,20 +138,6 @@ def sinks(run: RunDir, spec: RunSpec, attempt: int, *, recorded: int = 0) -> lis
     if trainer.mlflow is not None:
         found.append(mlflow(trainer.mlflow, spec))
     return found
-
-
-def series(run: RunDir, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """One line per step, ascending: where a step was trained twice, the later line."""
-    found: dict[int, dict[str, Any]] = {}
-    if not run.exists(name):
-        return []
-    for line in run.fs.cat_file(run.path(name)).splitlines():
-        try:
-            one = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # a line cut short by a crash; its step was trained again
-        found[one["step"]] = one
-    return [found[step] for step in sorted(found)]
 
 
 def _tensorboard(run: RunDir) -> Sink:

@@ -1,56 +1,26 @@
-"""What rank 0 writes of each step: the ledger, the metrics and whoever else wants to know.
-
-Logs are appended to, which object stores cannot do. A ``Mirror`` is the file itself in a local run directory; elsewhere
-it is a copy on this node, brought at the start and taken back before every checkpoint and at the end. So the ledger holds
-every step of every checkpoint, and what a crash costs is trained, and recorded, again.
-"""
+"""What rank 0 writes of each step: the ledger, the metrics and every other sink."""
 
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from zephon.errors import ZephonError
+from zephon.run import ledger as ledger_file
+from zephon.run import metrics as metrics_file
+from zephon.run.data_end import DataEnd, write_data_end
 from zephon.run.directory import RunDir
 from zephon.run.ledger import Ledger, step_digest
+from zephon.run.metrics import MetricsFile
+from zephon.run.mirror import Mirror
 from zephon.spec.experiment import RunSpec
 from zephon.train.evaluation import Result
-from zephon.train.metrics import JsonLines, sinks
+from zephon.train.metrics import sinks
 from zephon.train.session import Session, Update
 from zephon.train.step import GlobalStep
 from zephon.train.usage import memory
 from zephon.types import DropSummary
-
-
-class Mirror:
-    """A file of the run directory as a local path that can be appended to."""
-
-    def __init__(self, run: RunDir, name: str) -> None:
-        self._run, self._name, self._pushed = run, name, 0
-        self._folder = None if run.local else tempfile.TemporaryDirectory(prefix="zephon-")
-        if self._folder is None:
-            self.path = Path(run.path(name))
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        else:
-            self.path = Path(self._folder.name, name)
-            if run.exists(name):
-                self.path.write_bytes(run.fs.cat_file(run.path(name)))
-
-    def push(self) -> None:
-        """Brings the run directory's copy up to date."""
-        if self._folder is None or not self.path.exists() or self.path.stat().st_size == self._pushed:
-            return
-        data = self.path.read_bytes()
-        self._run.write_bytes(self._name, data=data)
-        self._pushed = len(data)
-
-    def close(self) -> None:
-        self.push()
-        if self._folder is not None:
-            self._folder.cleanup()
 
 
 class Records:
@@ -59,10 +29,10 @@ class Records:
     def __init__(self, run: RunDir, spec: RunSpec, attempt: int, generation: int) -> None:
         self._run = run
         self._attempt, self._generation, self._lanes = attempt, generation, spec.lanes.count
-        self._mirrors = [Mirror(run, "ledger.jsonl"), Mirror(run, "metrics.jsonl")]
+        self._mirrors = [Mirror(run, ledger_file.FILE), Mirror(run, metrics_file.FILE)]
         ledger, metrics = (mirror.path for mirror in self._mirrors)
         self._ledger = Ledger(str(ledger))
-        self._sinks = [JsonLines(metrics, attempt), *sinks(run, spec, attempt, recorded=self._ledger.steps)]
+        self._sinks = [MetricsFile(metrics, attempt), *sinks(run, spec, attempt, recorded=self._ledger.steps)]
 
     def write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
         """One step. What goes wrong becomes the session's fault: all ranks are told before the next step, and end together."""
@@ -80,10 +50,15 @@ class Records:
     def end(self, session: Session) -> None:
         """Where the data has ended before the last step: how far it went, and what was left out behind it, which no step's
         line can say."""
-        said = {"step": session.step, "steps": session.spec.trainer.steps, "attempt": self._attempt}
+        end = DataEnd(
+            step=session.step,
+            steps=session.spec.trainer.steps,
+            attempt=self._attempt,
+            dropped=named(session.dropped_at_end).get("dropped", {}),
+        )
         with _told(session):
             session.job.fence()
-            self._run.write_json("data_end.json", data={**said, "dropped": {}, **named(session.dropped_at_end)})
+            write_data_end(self._run, end)
 
     def close(self) -> None:
         for sink in self._sinks:

@@ -5,21 +5,21 @@ Both run in one process, without any node, and write into the run directory what
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
 from zephon.ops.tokenizers import load_tokenizer
+from zephon.run.calibration import read_calibration, write_calibration
 from zephon.run.directory import RunDir
+from zephon.run.evaluation import HeldOutLoss, write_evaluation
 from zephon.spec.experiment import RunSpec
 from zephon.train import reduction
 from zephon.train.distributed import Seat, choose_device, join
 from zephon.train.evaluation import Evaluation
-from zephon.train.feed import CALIBRATION, job_for, pipeline
+from zephon.train.feed import job_for, pipeline
 from zephon.train.session import build
-
-EVALUATION = "evaluation.json"
 
 
 def calibrate(run: RunDir, spec: RunSpec) -> dict[str, float]:
@@ -27,10 +27,12 @@ def calibrate(run: RunDir, spec: RunSpec) -> dict[str, float]:
 
     A run is measured once: what is there already is kept, since the mixture of later steps follows from it.
     """
-    if not run.exists(CALIBRATION):
+    counts = read_calibration(run)
+    if counts is None:
         tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
-        run.write_json(CALIBRATION, data=dict(pipeline(spec, tokenizer, dp_rank=0, dp_size=1).calibrate()))
-    return {name: tokens / size for name, (tokens, size) in run.read_json(CALIBRATION).items() if size}
+        counts = pipeline(spec, tokenizer, dp_rank=0, dp_size=1).calibrate()
+        write_calibration(run, counts)
+    return {name: tokens / size for name, (tokens, size) in counts.items() if size}
 
 
 def evaluate(run: RunDir, spec: RunSpec) -> dict[str, Any]:
@@ -52,10 +54,10 @@ def evaluate(run: RunDir, spec: RunSpec) -> dict[str, Any]:
         session = build(job_for(alone, run, world, tell=print, fence=lambda: None), world)
         try:
             found = Evaluation(session)()
-            result = {"step": session.step, "loss": found.loss, "tokens": found.tokens}
+            result = HeldOutLoss(step=session.step, loss=found.loss, tokens=found.tokens)
         finally:
             session.close()
     finally:
         world.leave()
-    run.write_json(EVALUATION, data=result)
-    return result
+    write_evaluation(run, result)
+    return asdict(result)

@@ -17,7 +17,7 @@ def verify(arguments: Arguments, console: Console) -> int:
     first = run_of(arguments)
     second = find_run(arguments.names[1], arguments.runs) if len(arguments.names) == 2 else None
     for rundir in [first, *([second] if second else [])]:
-        if not rundir.exists("ledger.jsonl"):
+        if not ledger.has_ledger(rundir):
             raise ConfigError(
                 f"{rundir.url} has no ledger yet", remedy="wait for its first step; `zephon status` shows how far it is"
             )

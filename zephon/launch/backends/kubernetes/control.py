@@ -23,7 +23,7 @@ from zephon.launch.backends.kubernetes.errors import ClusterError
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
 from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler
 from zephon.launch.backends.kubernetes.status import Summary
-from zephon.run.data_end import data_end
+from zephon.run.data_end import ended_at
 from zephon.run.directory import RunDir
 from zephon.run.events import Event, EventReader
 from zephon.run.generation import read_generation
@@ -170,7 +170,7 @@ def _finished(rundir: RunDir, attempt: int, state: Mapping[str, Any]) -> bool:
     if any(is_at not in ("done", "skipped") for _, is_at in state["stages"]):
         return False
     progress = read_progress(rundir, attempt)
-    return progress is not None and (progress.step >= progress.steps or data_end(rundir) == progress.step)
+    return progress is not None and (progress.step >= progress.steps or ended_at(rundir) == progress.step)
 
 
 def _scheduler(rundir: RunDir, attempt: int, *, retry_s: float) -> tuple[KubernetesScheduler, str]:

@@ -1,0 +1,30 @@
+"""``calibration.json``: tokens and bytes of each dataset's sample, ``{name: [tokens, bytes]}``.
+
+Measured once, by the stage ``calibrate`` or by rank 0, since the mixture of all later steps follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zephon.run.directory import RunDir
+
+FILE = "calibration.json"
+Counts = Mapping[str, tuple[int, int]]
+
+
+def read_calibration(rundir: RunDir) -> Counts | None:
+    """None before the run was measured."""
+    if not rundir.exists(FILE):
+        return None
+    return {name: (tokens, size) for name, (tokens, size) in rundir.read_json(FILE).items()}
+
+
+def write_calibration(rundir: RunDir, counts: Counts) -> None:
+    rundir.write_json(FILE, data=dict(counts))
+
+
+def forget_calibration(rundir: RunDir) -> None:
+    """The next start measures again."""
+    if rundir.exists(FILE):
+        rundir.fs.rm(rundir.path(FILE))
