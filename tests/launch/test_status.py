@@ -17,7 +17,7 @@ from zephon.launch import start as session
 from zephon.launch.cli.display import duration, follow, one_line, panel, resize_text
 from zephon.launch.cli.logs import Tail, level_of, merged
 from zephon.launch.cli.main import main
-from zephon.launch.cli.verbs import status_table
+from zephon.launch.cli.views import status_table
 from zephon.launch.status import find_run, look
 from zephon.run.data_end import DataEnd, write_data_end
 from zephon.run.directory import RunDir
