@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from tests.agent.toy import WORKER, toy_spec
-from zephon.agent.coordinator import Coordinator
 from zephon.agent.link import Link
-from zephon.agent.membership import Finish
+from zephon.agent.messages import Assign, Finish
+from zephon.agent.training import Training
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
 from zephon.run.specs import has_spec, write_spec
@@ -34,7 +34,7 @@ class Server:
     def __init__(self, rundir: RunDir, *, nodes: int, port: int = 0, supervised: bool = True, **elastic: Any) -> None:
         spec = toy_spec(Path(rundir.root).parent, nodes=nodes, **{"heartbeat_s": 1.0, **elastic})
         known = {"target": nodes} if supervised else {"expected": nodes}
-        self.coordinator = Coordinator(rundir, 1, spec, **known)
+        self.training = Training(rundir, 1, spec, **known)
         self.finish: Finish | None = None
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -45,15 +45,15 @@ class Server:
 
     async def _main(self, port: int) -> None:
         self._loop = asyncio.get_running_loop()
-        await self.coordinator.start("127.0.0.1", port)
+        await self.training.start("127.0.0.1", port)
         self._task = asyncio.ensure_future(self._run())
         self._started.set()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        await self.coordinator.close()
+        await self.training.close()
 
     async def _run(self) -> None:
-        self.finish = await self.coordinator.run()
+        self.finish = await self.training.run()
 
     def kill(self) -> None:
         if self._loop is not None and self._task is not None and self._thread.is_alive():
@@ -83,7 +83,7 @@ class Peers:
     def agent(self, name: str, port: int, **settings: Any) -> psutil.Process:
         """A whole agent, as on a machine of its own; its workers are the toy's, with these settings."""
         if not has_spec(self.rundir, 1):
-            write_spec(self.rundir, 1, self.servers[-1].coordinator.spec)
+            write_spec(self.rundir, 1, self.servers[-1].training.spec)
         command = [sys.executable, "-m", "zephon.agent", "--run", self.rundir.url, "--attempt", "1"]
         command += ["--endpoint", f"127.0.0.1:{port}", "--node", name, "--worker", WORKER]
         env = {**os.environ, "ZEPHON_TOY": json.dumps(settings), "OMP_NUM_THREADS": "1"}
@@ -119,7 +119,7 @@ def peers(tmp_path: Path) -> Iterator[Peers]:
     made.end()
 
 
-def assigned(link: Link, limit_s: float = 5.0) -> dict[str, object]:
+def assigned(link: Link, limit_s: float = 5.0) -> Assign:
     found = link.wait_assignment(limit_s, threading.Event())
     assert found is not None, "no assignment"
     return found

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from zephon.agent.membership import Assign, Finish, Membership, Regroup, Release, Rules
+from zephon.agent.membership import Form, Membership, Release, Rules
+from zephon.agent.messages import Finish, Rerendezvous, WorkerError
 
 
 def rules(**changes: Any) -> Rules:
@@ -36,7 +37,7 @@ class Clock:
             self.members.ready(name, self.now, store=f"{name}:1")
         return self.members.decide(self.now)
 
-    def exited(self, *names: str, status: int = 75, error: dict[str, Any] | None = None) -> list[Any]:
+    def exited(self, *names: str, status: int = 75, error: WorkerError | None = None) -> list[Any]:
         for name in names:
             number = self.members.generation
             self.members.exited(
@@ -45,27 +46,27 @@ class Clock:
         return self.members.decide(self.now)
 
 
-def crash(rank: int = 0, status: int = 1, time: float = 1.0) -> dict[str, Any]:
-    return {"time": time, "rank": rank, "node": f"n-{rank}", "status": status, "message": "boom"}
+def crash(rank: int = 0, status: int = 1, time: float = 1.0) -> WorkerError:
+    return WorkerError(time=time, rank=rank, node=f"n-{rank}", status=status, message="boom")
 
 
 def test_a_generation_forms_at_once_when_the_target_is_ready_and_in_natural_order() -> None:
     clock = Clock(target=4)
     assert clock.ready("n-10", "n-2", "n-1") == []
-    (assign,) = clock.ready("n-3")
-    assert assign == Assign(1, ("n-1", "n-2", "n-3", "n-10"), "n-1:1")
+    (form,) = clock.ready("n-3")
+    assert form == Form(1, ("n-1", "n-2", "n-3", "n-10"), "n-1:1")
 
 
 def test_the_first_generation_waits_for_the_expected_nodes_and_then_takes_who_is_there() -> None:
-    clock = Clock(expected=4, gather_s=60.0)
+    clock = Clock(expected=4, rendezvous_s=60.0)
     clock.ready("n-0", "n-1", "n-2")
     assert clock.pass_(59) == []
-    (assign,) = clock.pass_(2)
-    assert assign.nodes == ("n-0", "n-1"), "three nodes do not divide the lanes: two train, one stands by"
+    (form,) = clock.pass_(2)
+    assert form.nodes == ("n-0", "n-1"), "three nodes do not divide the lanes: two train, one stands by"
 
 
 def test_after_everybody_has_left_the_next_group_waits_like_a_first_one_for_the_size_last_asked_for() -> None:
-    clock = Clock(expected=2, gather_s=60.0, join_timeout_s=math.inf)
+    clock = Clock(expected=2, rendezvous_s=60.0, join_timeout_s=math.inf)
     clock.ready("n-0", "n-1")
     for name in ("n-0", "n-1"):
         clock.members.leaving(name, clock.now)
@@ -74,33 +75,33 @@ def test_after_everybody_has_left_the_next_group_waits_like_a_first_one_for_the_
         clock.members.gone(name, clock.now)
     assert clock.members.nodes == {}
     clock.pass_(3600)
-    clock.members.gather(4)
+    clock.members.rendezvous(4)
     assert clock.ready("m-0", "m-1") == []
     assert clock.pass_(59) == []
     assert clock.ready("m-2") == []
-    (assign,) = clock.ready("m-3")
-    assert len(assign.nodes) == 4
+    (form,) = clock.ready("m-3")
+    assert len(form.nodes) == 4
     assert clock.members.generation == 2
 
 
 def test_those_who_came_back_train_without_the_others_when_the_bound_is_over() -> None:
-    clock = Clock(expected=4, gather_s=60.0)
-    clock.members.gather(4)
+    clock = Clock(expected=4, rendezvous_s=60.0)
+    clock.members.rendezvous(4)
     clock.ready("m-0", "m-1")
     assert clock.pass_(59) == []
-    (assign,) = clock.pass_(2)
-    assert assign.nodes == ("m-0", "m-1")
+    (form,) = clock.pass_(2)
+    assert form.nodes == ("m-0", "m-1")
 
 
 def test_expected_nodes_are_no_limit_for_later_generations() -> None:
     clock = Clock(expected=1)
     clock.ready("n-0")
     clock.ready("n-1")
-    (regroup,) = clock.pass_(1.1)
-    assert regroup == Regroup(1, "a node joined", drain=True)
+    (order,) = clock.pass_(1.1)
+    assert order == Rerendezvous(1, "a node joined", drain=True)
     clock.exited("n-0")
-    (assign,) = clock.ready("n-0")
-    assert assign.nodes == ("n-0", "n-1")
+    (form,) = clock.ready("n-0")
+    assert form.nodes == ("n-0", "n-1")
 
 
 def test_a_joiner_that_makes_no_allowed_size_stands_by_and_disturbs_nobody() -> None:
@@ -109,18 +110,18 @@ def test_a_joiner_that_makes_no_allowed_size_stands_by_and_disturbs_nobody() -> 
     clock.members.gone("n-3", clock.now)
     clock.exited("n-0", "n-1", "n-2", status=-9)
     clock.ready("n-0", "n-1", "n-2")
-    (assign,) = clock.pass_(2)
-    assert len(assign.nodes) == 2
+    (form,) = clock.pass_(2)
+    assert len(form.nodes) == 2
     clock.ready("n-9")
-    assert [a.nodes for a in clock.pass_(20) if isinstance(a, Assign)] == []
+    assert [a.nodes for a in clock.pass_(20) if isinstance(a, Form)] == []
 
 
 def test_a_lost_member_stops_the_others_without_a_drain_and_spends_no_budget() -> None:
     clock = Clock(target=2, budget=0)
     clock.ready("n-0", "n-1")
     clock.members.gone("n-1", clock.now)
-    (regroup,) = clock.members.decide(clock.now)
-    assert (regroup.drain, regroup.reason) == (False, "lost n-1")
+    (order,) = clock.members.decide(clock.now)
+    assert (order.drain, order.reason) == (False, "lost n-1")
     clock.exited("n-0", status=1, error=crash())
     assert clock.members.finished is None
     assert (clock.members.counters.lost, clock.members.counters.failures) == (1, 0)
@@ -133,19 +134,19 @@ def test_two_silent_heartbeats_are_a_loss() -> None:
     clock.members.beat("n-0", clock.now)
     assert clock.members.decide(clock.now) == []
     clock.now += 0.2
-    assert clock.members.decide(clock.now) == [Regroup(1, "lost n-1", drain=False)]
+    assert clock.members.decide(clock.now) == [Rerendezvous(1, "lost n-1", drain=False)]
 
 
 def test_a_leaving_node_drains_all_is_released_when_all_have_stopped_and_gets_no_new_place() -> None:
     clock = Clock(target=2)
     clock.ready("n-0", "n-1")
     clock.members.leaving("n-0", clock.now)
-    assert clock.members.decide(clock.now) == [Regroup(1, "a node leaves", drain=True)]
+    assert clock.members.decide(clock.now) == [Rerendezvous(1, "a node leaves", drain=True)]
     assert clock.exited("n-0", status=143) == []
     actions = clock.exited("n-1", status=75)
     assert Release("n-0") in actions
-    (assign,) = [*clock.ready("n-1"), *clock.pass_(6)]
-    assert assign.nodes == ("n-1",)
+    (form,) = [*clock.ready("n-1"), *clock.pass_(6)]
+    assert form.nodes == ("n-1",)
     assert clock.members.counters.failures == 0
 
 
@@ -158,9 +159,9 @@ def test_a_node_that_is_asked_to_leave_after_its_workers_ended_is_released_at_on
     assert Release("n-2") in clock.exited("n-0", "n-1", "n-2", "n-3")
     assert clock.ready("n-0", "n-1") == [], "the fourth node may come back as ready in a moment"
     clock.members.leaving("n-3", clock.now)
-    released, assign = clock.members.decide(clock.now)
+    released, form = clock.members.decide(clock.now)
     assert released == Release("n-3")
-    assert assign == Assign(2, ("n-0", "n-1"), "n-0:1")
+    assert form == Form(2, ("n-0", "n-1"), "n-0:1")
     assert clock.members.decide(clock.now) == [], "released twice"
 
 
@@ -211,7 +212,7 @@ def test_resizes_and_drains_never_spend_the_budget() -> None:
     clock.ready("n-0")
     clock.members.progress(step=1, checkpoint=-1)
     for target in (2, 1, 2, 1):
-        clock.members.resize(target, clock.now)
+        clock.members.rescale(target, clock.now)
         if target == 2:
             clock.ready("n-1")
             clock.pass_(2)
@@ -258,15 +259,15 @@ def test_a_new_coordinator_adopts_the_running_generation_and_numbers_go_on() -> 
     clock.members.decide(clock.now)
     clock.exited("n-0", status=-9)
     clock.ready("n-0")
-    (assign,) = clock.pass_(2)
-    assert assign.number == 8
+    (form,) = clock.pass_(2)
+    assert form.generation == 8
 
 
 def test_an_adopted_node_that_has_lost_its_workers_meanwhile_leads_to_a_new_generation() -> None:
     clock = Clock(target=1, generation=3)
     clock.members.adopt(("n-0",), clock.now)
     actions = clock.ready("n-0")
-    assert actions == [Regroup(3, "a node drained", drain=True), Assign(4, ("n-0",), "n-0:1")]
+    assert actions == [Rerendezvous(3, "a node drained", drain=True), Form(4, ("n-0",), "n-0:1")]
 
 
 def test_reports_of_an_older_generation_change_nothing() -> None:
@@ -288,6 +289,6 @@ def test_a_survivor_that_stops_20_s_after_the_others_meets_them_in_one_generatio
         assert clock.pass_(1) == []
     clock.exited("n-2", status=-9)
     assert clock.ready("n-0", "n-1", "n-2") == []
-    (assign,) = clock.pass_(1.1)
-    assert assign == Assign(2, ("n-0", "n-1", "n-2"), "n-0:1")
+    (form,) = clock.pass_(1.1)
+    assert form == Form(2, ("n-0", "n-1", "n-2"), "n-0:1")
     assert (clock.members.counters.failures, clock.members.counters.lost) == (0, 1)

@@ -25,7 +25,7 @@ from zephon.run.directory import RunDir
 from zephon.run.events import read_events
 from zephon.run.specs import write_spec
 from zephon.spec.experiment import RunSpec, StageSpec, StagesSpec
-from zephon.stages.stage import read_turns
+from zephon.stages.record import read_attempt_stages
 from zephon.train.feed import PipelineFeed, pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -147,7 +147,7 @@ def test_a_run_in_an_object_store_is_drained_resumed_at_another_size_and_done(ob
     assert {entry["world_size"] for entry in entries[saved:]} == {1}
     assert [entry["digest"] for entry in entries] == unbroken(spec, rundir)
     assert ledger.compare(rundir.url).equal
-    assert dict(read_turns(rundir, 2)["stages"]) == {"calibrate": "done", "train": "done", "report": "done"}
+    assert dict(read_attempt_stages(rundir, 2).states) == {"calibrate": "done", "train": "done", "report": "done"}
     assert rundir.read_json("report.json")["name"] == "far"
     assert "stage report: done" in one.text("node-0"), "without a file system of its own a stage speaks in its node's log"
     assert [event.details["nodes"] for event in read_events(rundir) if event.kind == "generation"][-1] == ["node-0@2"]

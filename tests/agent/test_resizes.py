@@ -14,7 +14,7 @@ def progress(step: int, time: float, generation: int, **more: Any) -> Progress:
 
 def test_a_drained_resize_is_accounted_part_by_part_and_loses_no_step() -> None:
     resizes = Resizes()
-    resizes.regroup("a node joined", 100.0, nodes=1)
+    resizes.ordered("a node joined", 100.0, nodes=1)
     for stopped in (100.8, 101.0):
         resizes.stopped(stopped)
     assert not resizes.settling
@@ -39,7 +39,7 @@ def test_a_drained_resize_is_accounted_part_by_part_and_loses_no_step() -> None:
 
 def test_a_lost_node_counts_the_steps_that_are_trained_again() -> None:
     resizes = Resizes()
-    resizes.regroup("lost node-1@1", 50.0, nodes=2)
+    resizes.ordered("lost node-1@1", 50.0, nodes=2)
     resizes.formed(5, 50.5, nodes=1, progress=progress(48, 49.9, 4))
     event = resizes.progress(progress(41, 51.5, 5))
     assert event is not None
@@ -49,7 +49,7 @@ def test_a_lost_node_counts_the_steps_that_are_trained_again() -> None:
 
 def test_steps_that_only_the_ledger_knows_are_lost_too() -> None:
     resizes = Resizes()
-    resizes.regroup("lost node-0@1", 50.0, nodes=1)
+    resizes.ordered("lost node-0@1", 50.0, nodes=1)
     resizes.formed(5, 53.0, nodes=1, progress=progress(48, 49.9, 4))
     event = resizes.progress(progress(43, 54.5, 5, began=40, recorded=49))
     assert event is not None
@@ -60,15 +60,15 @@ def test_a_start_is_no_resize() -> None:
     resizes = Resizes()
     resizes.formed(1, 10.0, nodes=2, progress=None)
     assert resizes.progress(progress(1, 12.0, 1)) is None
-    resizes.regroup("a node joined", 13.0, nodes=2)
+    resizes.ordered("a node joined", 13.0, nodes=2)
     resizes.formed(2, 14.0, nodes=3, progress=None)
     assert not resizes.settling
 
 
 def test_orders_that_follow_each_other_are_one_resize_from_the_first() -> None:
     resizes = Resizes()
-    resizes.regroup("a node leaves", 10.0, nodes=3)
-    resizes.regroup("lost node-2@1", 11.0, nodes=3)
+    resizes.ordered("a node leaves", 10.0, nodes=3)
+    resizes.ordered("lost node-2@1", 11.0, nodes=3)
     resizes.formed(2, 12.0, nodes=1, progress=progress(5, 10.1, 1))
     event = resizes.progress(progress(6, 13.0, 2))
     assert event is not None

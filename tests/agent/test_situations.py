@@ -15,8 +15,9 @@ import pytest
 
 from tests.agent.peers import Peers, until
 from tests.agent.toy import Toy, toy_spec
-from zephon.agent.coordinator import rules_of
-from zephon.agent.membership import Assign, Membership, Regroup
+from zephon.agent.membership import Form, Membership
+from zephon.agent.messages import Rerendezvous
+from zephon.agent.rules import rules_of
 from zephon.errors import ConfigError
 from zephon.launch import start as session
 from zephon.spec.experiment import ElasticSpec
@@ -29,7 +30,7 @@ LATE_S = 120.0
 def test_a_node_killed_between_the_round_and_its_workers_start_costs_nothing(peers: Peers, doomed: str, other: str) -> None:
     """The node is frozen while it waits for its place, is given one, and is killed before it can act on it."""
     server = peers.serve(2, heartbeat_s=30.0)
-    port, settings = server.coordinator.port, {"steps": 30, "step_s": 0.01}
+    port, settings = server.training.port, {"steps": 30, "step_s": 0.01}
     victim = peers.agent(doomed, port, **settings)
     until(lambda: peers.events("node_ready"), 60, peers.story)
     for process in (victim, *victim.children(recursive=True)):
@@ -43,7 +44,7 @@ def test_a_node_killed_between_the_round_and_its_workers_start_costs_nothing(pee
     assert server.finish is not None
     assert server.finish.status == 0
     assert [event["nodes"] for event in peers.events("generation")[1:]] == [[other]]
-    assert (server.coordinator.membership.counters.lost, server.coordinator.membership.counters.failures) == (1, 0)
+    assert (server.training.membership.counters.lost, server.training.membership.counters.failures) == (1, 0)
     until(lambda: not peers.agents[-1].is_running() or peers.agents[-1].poll() is not None, 20, peers.story)
     assert peers.agents[-1].wait() == 0
 
@@ -61,13 +62,13 @@ def test_with_the_defaults_node_0_120_s_late_is_no_failure(tmp_path: Path, minim
         members.beat("n-1", tick / 2)
         actions += members.decide(tick / 2)
     assert members.finished is None
-    assert actions == ([] if minimum == 2 else [Assign(1, ("n-1",), "n-1:1")])
+    assert actions == ([] if minimum == 2 else [Form(1, ("n-1",), "n-1:1")])
     members.hello("n-0", LATE_S)
     members.ready("n-0", LATE_S, store="n-0:1")
     members.beat("n-1", LATE_S + 2)
     members.beat("n-0", LATE_S + 2)
     actions = members.decide(LATE_S + 2)
-    assert actions == ([Assign(1, ("n-0", "n-1"), "n-0:1")] if minimum == 2 else [Regroup(1, "a node joined", drain=True)])
+    assert actions == ([Form(1, ("n-0", "n-1"), "n-0:1")] if minimum == 2 else [Rerendezvous(1, "a node joined", drain=True)])
     assert members.counters.failures == 0
 
 
@@ -80,7 +81,7 @@ def test_no_default_bound_gives_up_before_a_node_that_is_120_s_late() -> None:
 def test_node_0_comes_late_and_the_job_is_done_by_both(peers: Peers) -> None:
     """120 s of 300 s, scaled to 8 s of 20 s."""
     server = peers.serve(2, nodes_min=2, join_timeout_s=20.0)
-    port, settings = server.coordinator.port, {"steps": 20, "step_s": 0.01}
+    port, settings = server.training.port, {"steps": 20, "step_s": 0.01}
     early = peers.agent("n-1", port, **settings)
     until(lambda: peers.events("node_ready"), 60, peers.story)
     ready = peers.events("node_ready")[0]["time"]
@@ -104,16 +105,17 @@ def test_an_endpoint_whose_name_resolves_late_is_waited_for(peers: Peers, tmp_pa
         subprocess.run([*unshare, own], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no mount namespace for a hosts file of its own: {error}")
-    port = peers.serve(1).coordinator.port
+    port = peers.serve(1).training.port
     program = (
         "import sys, threading\n"
         "from zephon.agent.link import Link\n"
+        "from zephon.agent.messages import Ready\n"
         "link = Link(f'late.example:{sys.argv[1]}', 'n-0', beat_s=0.2, timeout_s=60.0)\n"
         "link.start()\n"
-        "link.send('ready', store='x:1')\n"
+        "link.send(Ready('x:1'))\n"
         "print('looking', flush=True)\n"
         "found = link.wait_assignment(60.0, threading.Event())\n"
-        "print(found['rank'] if found else link.failed, flush=True)\n"
+        "print(found.rank if found else link.failed, flush=True)\n"
         "link.close()\n"
     )
     command = [*unshare, f'{own} && exec "$0" -c "$1" "$2"', sys.executable, program, str(port)]

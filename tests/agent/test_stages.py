@@ -23,7 +23,7 @@ from zephon.run.directory import RunDir
 from zephon.run.events import read_events
 from zephon.run.specs import write_spec
 from zephon.spec.experiment import StageSpec, StagesSpec
-from zephon.stages.stage import read_record, read_turns
+from zephon.stages.record import read_attempt_stages, read_record
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "tests.launch.own_stages"
@@ -71,7 +71,7 @@ class Cast:
         return [event.to_dict() for event in read_events(self.rundir) if event.kind == kind]
 
     def states(self) -> dict[str, str]:
-        return dict(read_turns(self.rundir, 1).get("stages", []))
+        return dict(read_attempt_stages(self.rundir, 1).states)
 
     def until(self, what: str, test: Callable[[], Any], limit_s: float = 60.0) -> None:
         deadline = time.monotonic() + limit_s
@@ -133,8 +133,8 @@ def test_a_leading_node_killed_in_a_stage_is_followed_by_another_which_begins_it
     successor = run.agent("node-0@b")
     run.tell("first")
     run.until("one node does the last stage", lambda: run.tries("last"))
-    assert read_record(run.rundir, "train")["status"] == "done"  # type: ignore[index]
-    holder = read_turns(run.rundir, 1)["node"]
+    assert read_record(run.rundir, "train").status == "done"  # type: ignore[union-attr]
+    holder = read_attempt_stages(run.rundir, 1).node
     remaining, dismissed = (successor, other) if holder == "node-0@b" else (other, successor)
     assert run.ends(dismissed) == 0, "it has nothing to do any more"
     assert remaining.poll() is None
@@ -145,7 +145,7 @@ def test_a_leading_node_killed_in_a_stage_is_followed_by_another_which_begins_it
     run.tell("last")
     assert run.ends(again) == 0
     assert run.states() == {"first": "done", "train": "done", "last": "done"}
-    assert {read_record(run.rundir, name)["result"]["tries"] for name in ("first", "last")} == {2}  # type: ignore[index]
+    assert {read_record(run.rundir, name).result["tries"] for name in ("first", "last")} == {2}  # type: ignore[union-attr,index]
     assert len(run.events("stage_lost")) == 2
     assert [event["status"] for event in run.events("finish")] == [0]
 
@@ -162,7 +162,7 @@ def test_a_coordinator_killed_in_a_stage_finds_it_still_running_and_goes_on(cast
     assert [run.ends(agent) for agent in agents] == [0, 0]
     assert len(run.tries("first")) == 1
     assert run.states() == {"first": "done", "train": "done"}
-    assert read_record(run.rundir, "first")["result"] == {"tries": 1}  # type: ignore[index]
+    assert read_record(run.rundir, "first").result == {"tries": 1}  # type: ignore[union-attr]
 
 
 def test_nodes_that_are_asked_to_leave_stop_their_stage_and_the_next_ones_go_on_with_it(cast: Callable[..., Cast]) -> None:
@@ -172,9 +172,9 @@ def test_nodes_that_are_asked_to_leave_stop_their_stage_and_the_next_ones_go_on_
     for agent in agents:
         agent.send_signal(signal.SIGTERM)
     assert [run.ends(agent) for agent in agents] == [143, 143]
-    assert read_record(run.rundir, "first")["status"] == "stopped"  # type: ignore[index]
+    assert read_record(run.rundir, "first").status == "stopped"  # type: ignore[union-attr]
     run.until("it is known as stopped", lambda: run.states()["first"] == "stopped")
-    assert read_turns(run.rundir, 1)["lost"] == 0, "a node that leaves is not lost, nor one that left as its turn came"
+    assert read_attempt_stages(run.rundir, 1).lost == 0, "a node that leaves is not lost, nor one that left as its turn came"
     run.gone(run.tries("first")[0])
     run.tell("first")
     agents = [run.agent("node-0@b"), run.agent("node-1@b")]
@@ -203,7 +203,7 @@ def test_a_stage_that_loses_its_node_again_and_again_spends_the_failure_budget(c
         agent.send_signal(signal.SIGKILL)
     run.until("the job has ended", lambda: run.events("finish"))
     assert "the nodes that ran it were lost 2 times" in run.events("finish")[0]["cause"]
-    assert read_record(run.rundir, "first")["status"] == "failed"  # type: ignore[index]
+    assert read_record(run.rundir, "first").status == "failed"  # type: ignore[union-attr]
     assert run.ends(run.agent("node-0@x")) == 70
 
 
@@ -219,7 +219,7 @@ def test_a_node_that_was_frozen_in_its_stage_writes_nothing_after_its_successor_
     run.tell("first")
     tree[-1].resume()  # only the stage's own process, which would now be done before its agent hears of anything
     run.gone(tree[-1].pid)
-    assert read_record(run.rundir, "first")["result"] == {"tries": 2}  # type: ignore[index]
+    assert read_record(run.rundir, "first").result == {"tries": 2}  # type: ignore[union-attr]
     for process in tree[:-1]:
         process.resume()
     assert [run.ends(agent) for agent in (frozen, other)] == [0, 0]

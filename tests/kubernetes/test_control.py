@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from zephon.run.events import EventLog, EventReader
 from zephon.run.generation import Generation, write_generation
 from zephon.run.handle import Handle, write_handle
 from zephon.run.progress import Progress, write_progress
+from zephon.stages.record import AttemptStages, write_attempt_stages
 
 pytestmark = pytest.mark.kubernetes
 
@@ -114,17 +116,21 @@ def test_a_rescale_says_what_happens_and_the_target_follows(run: Run) -> None:
     assert run.state()["target"] == 4
 
 
-def test_the_stages_are_told_by_the_coordinator_and_a_size_is_changed_only_while_it_trains(run: Run) -> None:
+def test_the_coordinators_stages_are_shown_and_a_size_is_changed_only_while_it_trains(run: Run) -> None:
     assert run.state()["stages"] == [], "training is all"
     where = ("attempts", "0001")
     spec = run.rundir.read_json(*where, "spec.json")
     run.rundir.write_json(*where, "spec.json", data={**spec, "stages": {"order": ["doctor", "train"]}})
     assert run.state()["stages"] == [["doctor", "waiting"], ["train", "waiting"]]
     (first, _) = run.running()
-    told = {"stage": "doctor", "node": first, "turn": 1, "stages": [["doctor", "running"], ["train", "waiting"]]}
-    run.rundir.write_json(*where, "stages.json", data=told)
+    known = AttemptStages(stage="doctor", node=first, token=1, states={"doctor": "running", "train": "waiting"})
+    write_attempt_stages(run.rundir, 1, known)
     found = run.state()
-    assert (found["state"], found["stage"], found["stages"]) == ("RUNNING", "doctor", told["stages"])
+    assert (found["state"], found["stage"], found["stages"]) == (
+        "RUNNING",
+        "doctor",
+        [["doctor", "running"], ["train", "waiting"]],
+    )
     assert found["message"].startswith(f"stage doctor on {first.split('@')[0]}; 2 nodes run")
     assert look(run.rundir).state == "RUNNING"
     with pytest.raises(ConfigError, match="the run is in stage doctor"):
@@ -140,7 +146,8 @@ def test_the_stages_are_told_by_the_coordinator_and_a_size_is_changed_only_while
     run.plane.kubectl("delete", "job", "exp1-1", "-n", run.namespace, "--cascade=orphan")
     write_progress(run.rundir, 1, Progress(step=9, steps=9, time=time.time()))
     assert run.state()["state"] == "STOPPED", "all steps are done, but not all stages"
-    run.rundir.write_json(*where, "stages.json", data={**told, "stages": [["doctor", "skipped"], ["train", "done"]]})
+    ended = dataclasses.replace(known, states={"doctor": "skipped", "train": "done"})
+    write_attempt_stages(run.rundir, 1, ended)
     assert run.state()["state"] == "DONE"
 
 

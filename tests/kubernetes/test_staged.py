@@ -17,7 +17,7 @@ from zephon.launch.status import look
 from zephon.run.directory import RunDir
 from zephon.run.evaluation import read_evaluation
 from zephon.run.specs import newest_spec
-from zephon.stages.stage import read_record, read_turns
+from zephon.stages.record import read_attempt_stages, read_record
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -51,7 +51,7 @@ def tries(rundir: RunDir, name: str) -> list[dict[str, Any]]:
 def begun(rundir: RunDir, name: str, times: int) -> str:
     """Waits until an own stage has begun for the nth time; returns the pod that has the turn."""
     reach(rundir, f"{name} has begun, time {times}", lambda now: len(tries(rundir, name)) == times and now.state == "RUNNING")
-    return str(read_turns(rundir, rundir.attempts()[-1])["node"]).split("@")[0]
+    return str(read_attempt_stages(rundir, rundir.attempts()[-1]).node).split("@")[0]
 
 
 def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
@@ -97,5 +97,5 @@ def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
     assert (done.step, done.stages["last"], done.attempt) == (6, "done", 2)
     assert (found := read_evaluation(rundir)) is not None
     assert found.step == 6
-    assert {stage: read_record(rundir, stage)["status"] for stage in ORDER} == dict.fromkeys(ORDER, "done")  # type: ignore[index]
+    assert {stage: read_record(rundir, stage).status for stage in ORDER} == dict.fromkeys(ORDER, "done")  # type: ignore[union-attr]
     assert session.start(newest_spec(rundir)).handle is None, "all is done"

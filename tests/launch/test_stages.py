@@ -23,8 +23,18 @@ from zephon.run.directory import RunDir
 from zephon.run.evaluation import read_evaluation
 from zephon.run.metrics import series
 from zephon.spec.experiment import RunSpec, StageSpec, StagesSpec
+from zephon.stages.inputs import fingerprint, inputs_of
 from zephon.stages.process import run_stage
-from zephon.stages.stage import check, fingerprint, inputs_of, is_current, outstanding, read_record, stages_of
+from zephon.stages.record import (
+    AttemptStages,
+    StageRecord,
+    is_current,
+    outstanding,
+    read_record,
+    write_attempt_stages,
+    write_record,
+)
+from zephon.stages.stage import check, stages_of
 
 Maker = Callable[..., Toy]
 HERE = "tests.launch.own_stages"
@@ -40,12 +50,14 @@ def spec(tmp_path: Path) -> RunSpec:
     return dataclasses.replace(toy_spec(tmp_path), tokenizer=dataclasses.replace(toy_spec(tmp_path).tokenizer, id="bytes"))
 
 
-def run_one(spec: RunSpec, name: str, attempt: int = 1) -> tuple[int, dict[str, Any]]:
+def run_one(spec: RunSpec, name: str, attempt: int = 1) -> tuple[int, StageRecord]:
     """One stage in this process, and its record."""
     (stage,) = (one for one in stages_of(spec) if one.name == name)
     rundir = session.rundir_of(spec)
     status = run_stage(rundir, attempt, stage, spec)
-    return status, read_record(rundir, name) or {}
+    record = read_record(rundir, name)
+    assert record is not None
+    return status, record
 
 
 def test_training_alone_is_the_default_and_leaves_the_canonical_form_as_it_was(spec: RunSpec) -> None:
@@ -126,37 +138,39 @@ def test_a_stage_of_a_cluster_is_outstanding_by_what_the_launcher_sees(spec: Run
     assert outstanding(spec, rundir) == ["report"]
     inputs = {**inputs_of(stage, spec, rundir, there=False), "source": "of the image"}
     inputs["paths"]["/data/of/the/nodes"] = "unseen"
-    record = {"name": "report", "status": "done", "inputs": inputs, "inputs_sha256": fingerprint(inputs)}
-    rundir.write_json("stages", "report.json", data=record)
+    sha256 = fingerprint(inputs)
+    ran = StageRecord(name="report", call=stage.call, attempt=1, status="done", inputs=inputs, inputs_sha256=sha256)
+    write_record(rundir, ran)
     assert outstanding(spec, rundir) == []
     assert outstanding(staged(spec, "train", "report", report={"options": {"top": 2}}), rundir) == ["report"]
     rundir.write_json("in.json", data={"a": 2})
     assert outstanding(spec, rundir) == ["report"]
 
 
-def test_a_turn_that_is_over_writes_no_record(spec: RunSpec) -> None:
+def test_an_older_fencing_token_writes_no_record(spec: RunSpec) -> None:
     spec = staged(spec, "report", "train", report={})
     rundir = session.rundir_of(spec)
-    rundir.write_json("attempts", "0001", "stages.json", data={"turn": 3})
+    write_attempt_stages(rundir, 1, AttemptStages(token=3))
     with pytest.raises(SystemExit) as ended:
-        run_stage(rundir, 1, stages_of(spec)[0], spec, turn=2)
+        run_stage(rundir, 1, stages_of(spec)[0], spec, token=2)
     assert (ended.value.code, read_record(rundir, "report")) == (75, None)
-    assert run_stage(rundir, 1, stages_of(spec)[0], spec, turn=3) == 0
+    assert run_stage(rundir, 1, stages_of(spec)[0], spec, token=3) == 0
 
 
 def test_calibration_writes_what_the_workers_read_and_is_skipped_while_its_inputs_stand(spec: RunSpec) -> None:
     spec = session.changed(staged(spec, "calibrate", "train"), ["data.datasets.code.path=stdlib://code"])
     rundir = session.rundir_of(spec)
     status, record = run_one(spec, "calibrate")
-    assert (status, record["status"], record["attempt"]) == (0, "done", 1)
+    assert (status, record.status, record.attempt) == (0, "done", 1)
     counts = read_calibration(rundir)
     assert counts is not None
     tokens, size = counts["docs"]
-    assert record["result"]["docs"] == tokens / size
+    assert isinstance(record.result, dict)
+    assert record.result["docs"] == tokens / size
     assert 0.9 < tokens / size <= 1.1, "one token a byte, and the ends of documents"
     assert run_one(spec, "calibrate", attempt=2) == (0, record), "skipped: the record is the first attempt's"
     forget_calibration(rundir)
-    assert run_one(spec, "calibrate", attempt=3)[1]["attempt"] == 3, "its output was gone"
+    assert run_one(spec, "calibrate", attempt=3)[1].attempt == 3, "its output was gone"
 
 
 def test_a_stage_of_ones_own_runs_again_when_options_inputs_or_contract_change(spec: RunSpec) -> None:
@@ -165,7 +179,7 @@ def test_a_stage_of_ones_own_runs_again_when_options_inputs_or_contract_change(s
     def ran(attempt: int, more: dict[str, Any], base: RunSpec = spec) -> bool:
         status, record = run_one(staged(base, "report", "train", report=more), "report", attempt)
         assert status == 0
-        return bool(record["attempt"] == attempt)
+        return bool(record.attempt == attempt)
 
     plain = {"outputs": ["report.json"]}
     assert ran(1, plain)
@@ -195,8 +209,8 @@ def test_a_stage_that_goes_wrong_is_recorded_as_failed_and_is_not_done(
     spec: RunSpec, name: str, more: dict[str, Any], status: int, said: str
 ) -> None:
     found, record = run_one(staged(spec, name, "train", **{name: more}), name)
-    assert (found, record["status"]) == (status, "failed")
-    assert said in record["error"]
+    assert (found, record.status) == (status, "failed")
+    assert said in record.error
 
 
 def test_the_doctor_as_a_stage_refuses_data_that_is_not_there(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,13 +218,13 @@ def test_the_doctor_as_a_stage_refuses_data_that_is_not_there(spec: RunSpec, mon
     missing = dataclasses.replace(spec.data.datasets["docs"], path="/nowhere")
     sick = dataclasses.replace(spec, data=dataclasses.replace(spec.data, datasets={"docs": missing}))
     status, record = run_one(staged(sick, "doctor", "train"), "doctor")
-    assert (status, record["status"]) == (65, "failed")
-    assert "/nowhere" in record["error"]
+    assert (status, record.status) == (65, "failed")
+    assert "/nowhere" in record.error
     status, record = run_one(staged(on(spec, "kubernetes"), "doctor", "train"), "doctor")
     assert status == 0, "on a cluster: its process has no right to ask the cluster"
     status, record = run_one(staged(spec, "doctor", "train"), "doctor", attempt=2)
     assert status == 0, record
-    assert {"subject", "verdict", "what", "remedy"} == set(record["result"]["findings"][0])
+    assert {"subject", "verdict", "what", "remedy"} == set(record.result["findings"][0])
 
 
 def test_a_stage_whose_input_an_earlier_one_has_yet_to_make_is_outstanding_and_plan_tells_all(

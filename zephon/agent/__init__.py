@@ -1,11 +1,18 @@
-"""What runs on each node: the elastic agent, its fork server, and the coordinator that decides who trains together.
+"""What runs on each node, and the coordinator that decides who trains together.
 
-entry.py        one node, from arguments to exit status
-node.py         torch's elastic agent over our two seams
-link.py         the node's connection to the coordinator
-coordinator.py  the other end of it
-membership.py   the decisions, as a state machine without I/O
-resizes.py      where the time of a resize goes
-forkserver.py  import once, fork in hundredths of a second
-events.py       what happened, one line each
+entry.py         one node, from arguments to exit status
+node.py          torch's elastic agent over our two seams
+worker_logs.py   what a worker's log says of its end
+stage_runner.py  who carries out stages other than training
+forkserver.py    import once, fork in hundredths of a second
+link.py          the node's connection to the coordinator
+
+messages.py      what both ends send each other, and how it looks on the wire
+
+server.py        the coordinator's end of the connections
+coordinator.py   the process: all stages of an attempt, or training alone
+training.py      the coordinator while the attempt trains
+membership.py    which nodes train together: a state machine without I/O; rules.py are its rules
+stage_owner.py   which node carries out another stage: a state machine without I/O
+resizes.py       where the time of a resize goes
 """

@@ -1,281 +1,229 @@
-"""The coordinator: agents' connections on one side, the membership state machine on the other.
+"""The coordinator of an attempt: one process, to which all agents are connected. ``python -m zephon.agent.coordinator``
 
-    agent -> {"hello", node, pid, generation}  {"ready", store}  {"beat"}  {"leaving"}  {"exited", generation, exits, error}
-    agent <- {"assign", generation, rank, nodes, store}  {"regroup", generation, reason, drain}
-             {"release"}  {"finish", status, cause}          (and for other stages than training: agent/turns.py)
+    doctor, calibrate ──► train: all nodes ──► evaluate, report
+    one node each, the others wait             one node each, the others have ended
 
-JSON lines over TCP. A closed connection is a gone node, so that a killed agent is noticed at once; silence for two
-heartbeats is one too. Every decision is written to the run's events. It imports no torch: it starts in a tenth of a
-second and may be killed and started again, because agents reconnect and say where they stand.
+Where training is all, ``Training`` is all that it does. Else it walks over the stages and orders one node to carry out each
+of the others. Why the coordinator decides and a node carries out: docs/kubernetes.md. What is known is in
+``attempts/NNNN/stages.json``, so that a coordinator that is started again goes on. It imports no torch, and may be killed and
+started again, because agents reconnect and say what they do.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import dataclasses
-import json
-import math
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 from zephon.agent.entry import bring_spec
-from zephon.agent.membership import Action, Assign, Finish, Membership, Regroup, Release, Rules
-from zephon.agent.resizes import Resizes
+from zephon.agent.messages import (
+    Finish,
+    FromAgent,
+    Hello,
+    Leaving,
+    Released,
+    RunStage,
+    StageEnded,
+    StageStarted,
+    WithdrawStage,
+)
+from zephon.agent.stage_owner import Fail, Give, PutBack, StageOwner
+from zephon.agent.training import TICK_S, Training
 from zephon.errors import ZephonError
+from zephon.exits import Exit
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
-from zephon.run.events import EventLog
-from zephon.run.generation import Generation, read_generation, write_generation
-from zephon.run.progress import Progress, read_progress
-from zephon.run.stop import read_stop
-from zephon.run.target import read_target
 from zephon.spec.experiment import RunSpec
-from zephon.world import World
-
-TICK_S = 0.05
-POLL_S = 0.5
-_MAX_LINE = 1 << 16
-_FIRST_STEP_FACTOR = 3.0
-
-
-def rules_of(spec: RunSpec) -> Rules:
-    """The membership rules of one experiment."""
-    return Rules(
-        minimum=spec.elastic.nodes_min,
-        maximum=spec.elastic.nodes_max,
-        allowed=allowed_nodes(spec),
-        budget=spec.elastic.failure_budget,
-        heartbeat_s=spec.elastic.heartbeat_s,
-        drain_s=spec.elastic.drain_s,
-        join_timeout_s=spec.elastic.join_timeout_s,
-    )
-
-
-def allowed_nodes(spec: RunSpec) -> Callable[[int], bool]:
-    """Whether a number of nodes divides the lanes and the global batch as ``lanes.allow`` permits."""
-    allowed = frozenset(World(spec.lanes.count, spec.global_batch_size, 1, spec.lanes.allow).allowed())
-    procs, tensor = spec.elastic.procs_per_node, spec.trainer.tensor_parallel
-
-    def test(nodes: int) -> bool:
-        return nodes * procs % tensor == 0 and nodes * procs // tensor in allowed
-
-    return test
+from zephon.stages.record import AttemptStages, read_attempt_stages, record_end, record_training, write_attempt_stages
+from zephon.stages.stage import TRAIN, Stage, stages_of
+from zephon.stages.walk import StageEnd, Walk
 
 
 class Coordinator:
-    """Serves one attempt. ``run`` returns the job's exit status.
+    """Serves one attempt from its first stage to its last: ``start``, ``run``, ``close``.
 
     Args:
-        rundir: the run directory, for events, the newest generation and progress.
-        attempt: number of this start.
-        spec: the attempt's resolved spec.
-        target: never more nodes than this (None: whoever comes).
-        expected: how many nodes the first generation waits for, and the first one after everybody has left.
+        expected: how many nodes the first generation waits for.
+        linger: wait for nodes without end.
     """
 
     def __init__(
-        self, rundir: RunDir, attempt: int, spec: RunSpec, *, target: int | None = None, expected: int | None = None
+        self, rundir: RunDir, attempt: int, spec: RunSpec, *, expected: int | None = None, linger: bool = False
     ) -> None:
-        self.rundir, self.attempt, self.spec, self.expected = rundir, attempt, spec, expected
-        self.events = EventLog(rundir, attempt, "coordinator")
-        known = read_generation(rundir)
+        self.rundir, self.attempt, self.spec = rundir, attempt, spec
+        self.training = Training(rundir, attempt, spec, expected=expected, last=False, linger=linger)
+        self.membership, self.events, self.server = self.training.membership, self.training.events, self.training.server
+        known = read_attempt_stages(rundir, attempt)
+        self.walk = Walk(stages_of(spec), known.states)
         now = time.monotonic()
-        self.membership = Membership(
-            rules_of(spec), target=target, expected=expected, generation=known.generation if known else 0, now=now
-        )
-        if known is not None and known.attempt == attempt:
-            self.membership.adopt(known.nodes, now)
-        self.resizes = Resizes()
-        self._stops = read_stop(rundir, attempt)
-        self._mark: tuple[int, int | None] = (-1, None)
-        self._marked, self._first_step = now, True
-        self.last_resize: dict[str, Any] | None = None
-        self.port = 0
-        self._links: dict[str, asyncio.StreamWriter] = {}
-        self._server: asyncio.Server | None = None
+        self.owner = StageOwner(self.membership.rules, token=known.token, node=known.node, lost=known.lost, now=now)
+        self._finish = Finish(known.status, known.cause) if known.status is not None else None
+        self._ended: StageEnd | None = None
+        self._dismissed: set[str] = set()
+
+    @property
+    def port(self) -> int:
+        return self.server.port
 
     async def start(self, host: str, port: int) -> None:
         """Begins to listen; ``port`` 0 takes a free one and sets ``self.port``."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=_MAX_LINE)
-        self.port = self._server.sockets[0].getsockname()[1]
+        await self.server.start(host, port, self)
 
     async def run(self) -> Finish:
-        """Decides until the job ends; then tells every agent and closes."""
-        polled = 0.0
-        while self.membership.finished is None:
-            now = time.monotonic()
-            if now - polled >= (TICK_S if self.resizes.settling else POLL_S):
-                polled = now
-                self._read_progress()
-            for action in self.membership.decide(now):
-                self._act(action)
-            await asyncio.sleep(TICK_S)
-        finished = self.membership.finished
-        assert finished is not None
-        return finished
+        """All stages in order, until one does not end well; then every node is told."""
+        finish = self._finish or await self._walk()
+        self.walk.stage, self._finish = "", finish
+        self._save()
+        self.training.announce(finish)
+        return finish
 
     async def close(self) -> None:
         """Stops listening and drops all connections."""
-        for writer in list(self._links.values()):
-            with contextlib.suppress(ConnectionError, asyncio.TimeoutError):
-                await asyncio.wait_for(writer.drain(), 1.0)
-            writer.close()
-        if self._server is not None:
-            self._server.close()
+        await self.server.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        name = ""
-        try:
-            while line := await reader.readline():
-                message = json.loads(line)
-                if message["kind"] == "hello":
-                    name = message["node"]
-                    previous, self._links[name] = self._links.get(name), writer
-                    if previous is not None:
-                        previous.close()
-                        if message.get("generation") != self.membership.generation:
-                            self.membership.gone(name, time.monotonic())
-                self._heard(name, message)
-        except (ConnectionError, ValueError, KeyError, TypeError) as error:
-            self.events.write("bad_connection", node=name, error=f"{type(error).__name__}: {error}")
-        except asyncio.CancelledError:
-            pass  # the loop ends; a handler that stays cancelled is reported as an error by asyncio
-        finally:
-            writer.close()
-            if name and self._links.get(name) is writer:
-                del self._links[name]
-                self.membership.gone(name, time.monotonic())
-                self.events.write("node_gone", node=name)
+    async def _walk(self) -> Finish:
+        while (stage := self.walk.next(trained=newest_checkpoint(self.rundir) >= self.spec.trainer.steps)) is not None:
+            self.walk.end(await (self._train() if stage.name == TRAIN else self._other(stage)))
+            self._save()
+        assert self.walk.finish is not None
+        return Finish(self.walk.finish.status, self.walk.finish.cause)
 
-    def _heard(self, name: str, message: dict[str, Any]) -> None:
-        now, kind, members = time.monotonic(), message["kind"], self.membership
-        if kind == "hello":
-            generation = message.get("generation")
-            if not members.nodes:
-                self._gather()
-            members.hello(name, now, generation=generation)
-            if generation is not None and (generation != members.generation or not members.active or members.regroup):
-                # It missed the order to stop while it was away, frozen or cut off.
-                self._tell(name, kind="regroup", generation=generation, reason="lost contact", drain=False)
-            self.events.write("node_hello", node=name, pid=message.get("pid"), host=message.get("host"))
-            if members.finished is not None:  # a lingering coordinator tells latecomers how the job ended
-                self._tell(name, kind="finish", status=members.finished.status, cause=members.finished.cause)
-        elif kind == "ready":
-            members.ready(name, now, store=message["store"])
-            self.events.write("node_ready", node=name)
-        elif kind == "beat":
-            members.beat(name, now)
-        elif kind == "leaving":
-            members.leaving(name, now)
-            self.events.write("node_leaving", node=name)
-        elif kind == "exited":
-            exits = {int(rank): int(status) for rank, status in message["exits"].items()}
-            if message["generation"] == members.generation:
-                self.resizes.regroup("workers ended", time.time(), nodes=len(members.members))
-                self.resizes.stopped(time.time())
-            self._note_progress(read_progress(self.rundir, self.attempt))  # what was saved before the end counts before the end
-            members.exited(name, now, generation=message["generation"], exits=exits, error=message.get("error"))
-            self.events.write(
-                "workers_exited",
-                node=name,
-                generation=message["generation"],
-                exits=message["exits"],
-                error=message.get("error"),
-            )
+    async def _train(self) -> StageEnd:
+        started = time.time()
+        self.walk.begin()
+        self._save()
+        self.membership.begin(time.monotonic())
+        finish = await self.training.run()
+        end = StageEnd("failed" if finish.status else "done", finish.status, finish.cause)
+        record_training(self.rundir, self.attempt, self.spec, started=started, end=end)
+        self.membership.finished = None  # stages may follow, for which the nodes are needed
+        return end
 
-    def _gather(self) -> None:
-        """A job that starts, or that comes back after a stop, waits for the size that was asked for last."""
-        target = read_target(self.rundir, self.attempt)
-        self.membership.gather(target.nodes if target else self.expected)
-        known, self._stops = self._stops, read_stop(self.rundir, self.attempt)
-        # After a stop the time until now is nobody's stall; otherwise the last node was replaced, and training stood still
-        # meanwhile. Whoever stops a run on a cluster notes it (the coordinator lives on there); a pause without a note, by
-        # the cluster's own tools or in its queue, is told from a replacement by its length alone: a job that gives up after
-        # that time has not been resized either.
-        stopped = self._stops != known or self.resizes.waited(time.time()) > self.spec.elastic.join_timeout_s
-        if stopped:
-            self.resizes = Resizes()
+    async def _other(self, stage: Stage) -> StageEnd:
+        self.owner.begin(time.monotonic())
+        while self._ended is None:
+            self._attend(stage, time.monotonic())
+            await asyncio.sleep(TICK_S)
+        end, self._ended = self._ended, None
+        self.owner.end()
+        self.events.write("stage_ended", stage=stage.name, state=end.state, status=end.status, cause=end.cause)
+        return end
 
-    def _act(self, action: Action) -> None:
-        if isinstance(action, Assign):
-            world = len(action.nodes) * self.spec.elastic.procs_per_node
-            formed = Generation(
-                attempt=self.attempt, generation=action.number, nodes=action.nodes, world_size=world, time=time.time()
-            )
-            write_generation(self.rundir, formed)
-            self.events.write("generation", generation=action.number, nodes=list(action.nodes), world_size=world)
-            self.resizes.formed(
-                action.number, time.time(), nodes=len(action.nodes), progress=read_progress(self.rundir, self.attempt)
-            )
-            for rank, name in enumerate(action.nodes):
-                self._tell(
-                    name, kind="assign", generation=action.number, rank=rank, nodes=list(action.nodes), store=action.store
-                )
-        elif isinstance(action, Regroup):
-            self.resizes.regroup(action.reason, time.time(), nodes=len(self.membership.members))
-            self.events.write("regroup", generation=action.number, reason=action.reason, drain=action.drain)
-            for name in self.membership.members:
-                self._tell(name, kind="regroup", generation=action.number, reason=action.reason, drain=action.drain)
-        elif isinstance(action, Release):
-            self._tell(action.node, kind="release")
-        else:
-            self.events.write("finish", status=action.status, cause=action.cause)
-            for name in list(self._links):
-                self._tell(name, kind="finish", status=action.status, cause=action.cause)
+    def _attend(self, stage: Stage, now: float) -> None:
+        there = [node for node in self.server.connected() if self._heard(node, now)]
+        free = [node for node in there if not self.membership.nodes[node].leaving and node not in self._dismissed]
+        for action in self.owner.decide(stage.name, self.walk.states[stage.name], there=there, free=free, now=now):
+            if isinstance(action, Give):
+                self._give(stage, action)
+            elif isinstance(action, Fail):
+                self._fail(stage, action)
+            else:
+                if isinstance(action, PutBack):
+                    self.walk.put_back(action.state)
+                self._save()
+        if self.owner.node in there:
+            self._dismiss()
 
-    def _tell(self, name: str, **message: Any) -> None:
-        writer = self._links.get(name)
-        if writer is not None and not writer.is_closing():
-            writer.write(json.dumps(message).encode() + b"\n")
+    def _heard(self, name: str, now: float) -> bool:
+        node = self.membership.nodes.get(name)
+        return node is not None and now - node.seen <= 2 * self.membership.rules.heartbeat_s
 
-    def _read_progress(self) -> None:
-        progress = read_progress(self.rundir, self.attempt)
-        self._watch_stall(self._note_progress(progress))
-        if resized := self.resizes.progress(progress):
-            self.last_resize = resized
-            self.events.write("resized", **resized)
+    def _give(self, stage: Stage, order: Give) -> None:
+        if order.lost:
+            self.events.write("stage_lost", stage=stage.name, node=order.lost, turn=order.token - 1)
+            self.server.send(order.lost, WithdrawStage(order.token))
+        self.walk.begin()
+        self._save()  # before the order: whoever had the stage before may not write from now on
+        self.events.write("stage_started", stage=stage.name, node=order.node, turn=order.token)
+        self._order()
 
-    def _note_progress(self, progress: Progress | None) -> int | None:
-        step = progress.step if progress else None
-        self.membership.progress(step=step, checkpoint=newest_checkpoint(self.rundir))
-        return step
+    def _fail(self, stage: Stage, failure: Fail) -> None:
+        cause = failure.cause
+        if failure.begun:
+            record_end(stage, self.rundir, self.attempt, status="failed", error=cause)
+            cause = f"stage {stage.name} failed: {cause}"
+        self._ended = StageEnd("failed", Exit.FAILED, cause)
 
-    def _watch_stall(self, step: int | None) -> None:
-        """Ends a generation that makes no step; its first step may take longer, for it reads, compiles and measures."""
-        now, mark = time.monotonic(), (self.membership.generation, step)
-        if mark != self._mark or not self.membership.active:
-            fresh = mark[0] != self._mark[0]
-            self._mark, self._marked, self._first_step = mark, now, fresh or (self._first_step and not self.membership.active)
-        limit = self.spec.elastic.stall_s * (_FIRST_STEP_FACTOR if self._first_step else 1.0)
-        if now - self._marked > limit:
-            self.membership.stalled(step, now - self._marked, now)
+    def _order(self) -> None:
+        self.server.send(self.owner.node, RunStage(self.walk.stage, self.owner.token))
 
+    def _dismiss(self) -> None:
+        """After training one node is enough: the others end, and what they hold is free."""
+        if not self.walk.training_is_over():
+            return
+        for node in self.server.connected():
+            if node != self.owner.node and node not in self._dismissed:
+                self._dismissed.add(node)
+                self.server.send(node, Finish(Exit.DONE, "all steps are done"))
 
-def _staged() -> type[Coordinator]:
-    from zephon.agent.turns import StagedCoordinator  # the launcher's rooms, which training alone does not need
+    # What the server reports
 
-    return StagedCoordinator
+    def received(self, node: str, message: FromAgent) -> None:
+        if isinstance(message, StageStarted | StageEnded):
+            self._note_stage(node, message)
+            return
+        self.training.received(node, message)
+        if self.walk.stage == TRAIN or self.membership.finished is not None:
+            return
+        if isinstance(message, Leaving):
+            self.owner.leaving(node)
+            self.server.send(node, Released())
+        elif isinstance(message, Hello):
+            self._dismissed.discard(node)  # it was not told
+            if node == self.owner.node and self._ended is None:
+                self._order()  # the first order may have been lost with the connection
+
+    def replaced(self, node: str, hello: Hello) -> None:
+        self.training.replaced(node, hello)
+
+    def gone(self, node: str) -> None:
+        self.training.gone(node)
+
+    def refused(self, node: str, error: str) -> None:
+        self.training.refused(node, error)
+
+    def _note_stage(self, node: str, message: StageStarted | StageEnded) -> None:
+        if not self.owner.holds(node, message.token):
+            self.server.send(node, WithdrawStage(self.owner.token))
+        elif isinstance(message, StageStarted):
+            self.owner.started()
+        elif self._ended is None and message.state == "stopped":  # its node was asked to leave; the next one begins again
+            self.owner.release()
+            self.walk.put_back("stopped")
+            self._save()
+        elif self._ended is None:
+            self._ended = StageEnd(message.state, message.status, message.cause)
+
+    def _save(self) -> None:
+        known = AttemptStages(
+            states=self.walk.states,
+            stage=self.walk.stage,
+            node=self.owner.node,
+            token=self.owner.token,
+            lost=self.owner.lost,
+            status=self._finish.status if self._finish else None,
+            cause=self._finish.cause if self._finish else "",
+        )
+        write_attempt_stages(self.rundir, self.attempt, known)
 
 
 async def _main(arguments: argparse.Namespace) -> int:
-    rundir = RunDir(arguments.run)
-    spec = bring_spec(rundir, arguments.attempt)
-    made = _staged() if len(spec.stages.order) > 1 else Coordinator
-    coordinator = made(rundir, arguments.attempt, spec, expected=arguments.nodes)
-    if arguments.linger:
-        coordinator.membership.rules = dataclasses.replace(coordinator.membership.rules, join_timeout_s=math.inf)
+    rundir, attempt = RunDir(arguments.run), arguments.attempt
+    spec = bring_spec(rundir, attempt)
+    coordinator: Coordinator | Training
+    if len(spec.stages.order) > 1:
+        coordinator = Coordinator(rundir, attempt, spec, expected=arguments.nodes, linger=arguments.linger)
+    else:
+        coordinator = Training(rundir, attempt, spec, expected=arguments.nodes, linger=arguments.linger)
     await coordinator.start(arguments.host, arguments.port)
-    print(f"coordinator of {arguments.run} attempt {arguments.attempt} on {arguments.host}:{coordinator.port}", flush=True)
-    finished = await coordinator.run()
-    print(f"finished with status {finished.status}: {finished.cause}", flush=True)
+    print(f"coordinator of {arguments.run} attempt {attempt} on {arguments.host}:{coordinator.port}", flush=True)
+    finish = await coordinator.run()
+    print(f"finished with status {finish.status}: {finish.cause}", flush=True)
     if arguments.linger:
         await asyncio.Event().wait()
     await coordinator.close()
-    return finished.status
+    return finish.status
 
 
 def main(argv: list[str] | None = None) -> int:

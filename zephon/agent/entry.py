@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zephon.agent.forkserver import ForkServer
     from zephon.agent.link import Link
     from zephon.agent.node import NodeConfig
-    from zephon.agent.stage_hand import StageHand
+    from zephon.agent.stage_runner import OrderedStages
 
 _AGENT = ("torch.distributed", "torch.distributed.elastic.agent.server.api", "zephon.agent.node", "zephon.agent.link")
 # What torch imports late, in every process again: the constructor of DDP alone brings in 900 modules.
@@ -110,8 +110,8 @@ def _serve(arguments: argparse.Namespace, spec: RunSpec, server: ForkServer, lea
     beat_s = spec.elastic.heartbeat_s / 2
     link = Link(arguments.endpoint, config.node, beat_s=beat_s, timeout_s=spec.elastic.join_timeout_s)
     link.start()
-    hand = _hand(arguments, spec, config, link, server, leaving)
-    agent = NodeAgent(config, link, server, leaving, hand)
+    stages = _stages(arguments, spec, config, link, server, leaving)
+    agent = NodeAgent(config, link, server, leaving, stages)
     result = None
     try:
         result = agent.run()
@@ -122,27 +122,28 @@ def _serve(arguments: argparse.Namespace, spec: RunSpec, server: ForkServer, lea
     finally:
         link.close()
     if link.finished is not None:
-        return Exit.FAILED_FOR_GOOD if link.finished["status"] == Exit.FAILED else int(link.finished["status"])
-    if result is not None and hand is not None:
+        return Exit.FAILED_FOR_GOOD if link.finished.status == Exit.FAILED else link.finished.status
+    if result is not None and stages is not None:
         return Exit.FAILED  # stages may be left to do, and nobody is there to say so
     return Exit.LEFT if result is None else Exit.DONE  # all its workers have done the last step, and nobody is there to tell
 
 
-def _hand(
+def _stages(
     arguments: argparse.Namespace,
     spec: RunSpec,
     config: NodeConfig,
     link: Link,
     server: ForkServer,
     leaving: threading.Event,
-) -> StageHand | None:
-    """Who carries out stages on this node; None where training is all."""
-    from zephon.agent.stage_hand import StageHand
+) -> OrderedStages | None:
+    """What carries out stages on this node; None where training is all."""
+    from zephon.agent.stage_runner import OrderedStages, StageRunner
 
     if len(spec.stages.order) == 1:
         return None
-    logs = os.path.dirname(config.log_dir) if config.log_dir else None
-    return StageHand(link, server, leaving, spec=spec, rundir=RunDir(arguments.run), attempt=arguments.attempt, logs=logs)
+    logs = f"{os.path.dirname(config.log_dir)}/stages" if config.log_dir else None
+    runner = StageRunner(server, rundir=RunDir(arguments.run), attempt=arguments.attempt, env={}, logs=logs)
+    return OrderedStages(link, runner, leaving, spec)
 
 
 def _config(arguments: argparse.Namespace, spec: RunSpec) -> NodeConfig:

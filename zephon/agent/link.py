@@ -1,22 +1,40 @@
 """The agent's connection to the coordinator: one thread that reads, beats and reconnects.
 
-The agent's main thread asks ``regroup``, ``finished`` and ``wait``; it never blocks on the network. While the coordinator
-is away, workers train on; the link reconnects with growing pauses until ``join_timeout_s`` has passed, and says where the
-node stands, from which a new coordinator rebuilds its picture.
+The agent's main thread asks ``rerendezvous``, ``finished`` and ``wait``; it never blocks on the network. While the coordinator
+is away, workers train on; the link reconnects with growing pauses until ``join_timeout_s`` has passed. Then it repeats what
+the node has last sent about its state, from which a new coordinator rebuilds its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
 
+from zephon.agent.messages import (
+    TO_AGENT,
+    Assign,
+    BadMessage,
+    Beat,
+    Exited,
+    Finish,
+    FromAgent,
+    Hello,
+    Leaving,
+    Ready,
+    Released,
+    Rerendezvous,
+    RunStage,
+    StageEnded,
+    StageStarted,
+    ToAgent,
+    WithdrawStage,
+    decode,
+    encode,
+)
 from zephon.errors import ConfigError
 
 
@@ -46,14 +64,19 @@ class Link:
         self.host, self.port = parse_endpoint(endpoint)
         self.node, self._beat_s, self._timeout_s = node, beat_s, timeout_s
         self._lock = threading.Condition()
-        self._outbox: list[bytes] = []
-        self._standing: dict[str, Any] = {}
-        self._assigned: dict[str, Any] | None = None
-        self._regroup: dict[str, Any] | None = None
-        self.finished: dict[str, Any] | None = None
+        self._outbox: list[FromAgent] = []
+        self._generation: int | None = None
+        self._repeated: dict[str, FromAgent] = {}
+        self._assigned: Assign | None = None
+        self._rerendezvous: Rerendezvous | None = None
+        self.stage: RunStage | WithdrawStage | None = None
+        """the coordinator's last order about stages"""
+        self.finished: Finish | None = None
+        """how the job has ended"""
         self.failed: str | None = None
-        self.stage: dict[str, Any] | None = None
+        """why the coordinator is given up"""
         self.released = threading.Event()
+        """set when nobody needs this leaving node any more"""
         self.address = ""
         self._closing = False
         self._wake, self._wakened = socket.socketpair()
@@ -71,22 +94,24 @@ class Link:
         self._wake.close()
         self._wakened.close()
 
-    def send(self, kind: str, **fields: Any) -> None:
-        """Queues a message. ``ready``, ``leaving``, ``exited`` and what a stage does are said again after a reconnect."""
-        message = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+    def send(self, message: FromAgent) -> None:
+        """Queues a message. What says where this node stands is sent again after a reconnect, until it is out of date."""
         with self._lock:
-            if kind == "ready":
-                self._standing = {"ready": message, **{k: v for k, v in self._standing.items() if k == "stage"}}
-                self._regroup = None
-            elif kind in ("leaving", "exited"):
-                self._standing[kind] = message
-            elif kind in ("staging", "staged"):
-                self._standing["stage"] = message
+            match message:
+                case Ready():
+                    self._rerendezvous, self._generation = None, None
+                    self._repeated = {"ready": message, **{key: m for key, m in self._repeated.items() if key == "stage"}}
+                case Leaving():
+                    self._repeated["leaving"] = message
+                case Exited():
+                    self._repeated["exited"] = message
+                case StageStarted() | StageEnded():
+                    self._repeated["stage"] = message
             self._outbox.append(message)
         with contextlib.suppress(OSError):
             self._wake.send(b"x")
 
-    def wait_assignment(self, timeout: float | None, stop: threading.Event) -> dict[str, Any] | None:
+    def wait_assignment(self, timeout: float | None, stop: threading.Event) -> Assign | None:
         """The next assignment; None when the job has finished, the link has failed, ``stop`` is set or time is up."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
@@ -95,14 +120,13 @@ class Link:
                     return None
                 self._lock.wait(0.1)
             assigned, self._assigned = self._assigned, None
-            self._regroup = None
-            self._standing = {"generation": assigned["generation"]}
+            self._rerendezvous, self._generation, self._repeated = None, assigned.generation, {}
             return assigned
 
-    def regroup(self, generation: int) -> dict[str, Any] | None:
+    def rerendezvous(self, generation: int) -> Rerendezvous | None:
         """The order to stop this generation, if it has come."""
-        order = self._regroup
-        return order if order is not None and order["generation"] == generation else None
+        order = self._rerendezvous
+        return order if order is not None and order.generation == generation else None
 
     def wait_address(self, timeout: float) -> str:
         """This node's own address as the coordinator's network sees it."""
@@ -120,8 +144,10 @@ class Link:
                 with socket.create_connection((self.host, self.port), timeout=5.0) as link:
                     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     pause = 0.05
-                    self._talk(link)
-                    away = time.monotonic()
+                    try:
+                        self._talk(link)
+                    finally:
+                        away = time.monotonic()
             except OSError as error:
                 if time.monotonic() - away > self._timeout_s:
                     with self._lock:
@@ -137,24 +163,22 @@ class Link:
     def _talk(self, link: socket.socket) -> None:
         with self._lock:
             self.address = link.getsockname()[0]
-            standing = dict(self._standing)
-            generation = standing.pop("generation", None)
-            self._outbox = list(standing.values())
+            self._outbox = list(self._repeated.values())
+            hello = Hello(self.node, os.getpid(), socket.gethostname(), self._generation)
             self._lock.notify_all()
-        hello = {"kind": "hello", "node": self.node, "pid": os.getpid(), "host": socket.gethostname(), "generation": generation}
-        link.sendall(json.dumps(hello).encode() + b"\n")
+        link.sendall(encode(hello))
         link.settimeout(10.0)
         buffer, beaten = b"", time.monotonic()
         while True:
             with self._lock:
                 outbox, self._outbox = self._outbox, []
             if outbox:
-                link.sendall(b"".join(outbox))
+                link.sendall(b"".join(encode(message) for message in outbox))
             if self._closing:
                 return
             if time.monotonic() - beaten >= self._beat_s:
                 beaten = time.monotonic()
-                link.sendall(b'{"kind":"beat"}\n')
+                link.sendall(encode(Beat()))
             ready, _, _ = select.select([link, self._wakened], [], [], min(self._beat_s, 0.5))
             if self._wakened in ready:
                 self._wakened.recv(4096)
@@ -164,19 +188,28 @@ class Link:
                     return
                 *lines, buffer = (buffer + data).split(b"\n")
                 for line in lines:
-                    self._heard(json.loads(line))
+                    self._received(_decoded(line))
 
-    def _heard(self, message: Mapping[str, Any]) -> None:
+    def _received(self, message: ToAgent) -> None:
         with self._lock:
-            if message["kind"] == "assign":
-                self._assigned = dict(message)
-            elif message["kind"] == "regroup":
-                self._regroup = dict(message)
-            elif message["kind"] == "stage":
-                self.stage = dict(message)
-            elif message["kind"] == "finish":
-                self.finished = dict(message)
-                self.released.set()
-            elif message["kind"] == "release":
-                self.released.set()
+            match message:
+                case Assign():
+                    self._assigned = message
+                case Rerendezvous():
+                    self._rerendezvous = message
+                case RunStage() | WithdrawStage():
+                    self.stage = message
+                case Finish():
+                    self.finished = message
+                    self.released.set()
+                case Released():
+                    self.released.set()
             self._lock.notify_all()
+
+
+def _decoded(line: bytes) -> ToAgent:
+    """A coordinator that sends what is no message is treated like one that is cut off: the link connects again."""
+    try:
+        return decode(line, TO_AGENT)
+    except BadMessage as error:
+        raise ConnectionError(str(error)) from error

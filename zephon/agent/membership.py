@@ -3,8 +3,8 @@
 A *generation* is a numbered list of nodes. Nodes say hello, become ready, work, and stop; ``decide`` looks at all of them and
 the clock, and returns what to tell them::
 
-    ready nodes --Assign--> working --(Regroup: join, leave, lost, rescale, crash)--> stopped --> ready --Assign--> ...
-                                    \\--(all workers 0)--> Finish 0
+    ready nodes --Form--> working --(Rerendezvous: join, leave, lost, rescale, crash)--> stopped --> ready --Form--> ...
+                                  \\--(all workers 0)--> Finish 0
 
 Rules: a generation forms at once when the target size is ready, else when nobody more is expected; it takes the largest
 allowed number of nodes, the others stand by; a planned change drains, a lost node does not wait. Only crashes spend the
@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
+from zephon.agent.messages import Finish, Rerendezvous, WorkerError
+from zephon.agent.rules import Rules
 from zephon.exits import PLANNED, Exit
 
 STALLED = "stalled"
@@ -26,29 +28,12 @@ State = Literal["starting", "ready", "working", "stopped", "done"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Assign:
-    """Start generation ``number`` with these nodes, in rank order."""
+class Form:
+    """Start a generation with these nodes, in rank order; ``store`` is the address of the first one's store."""
 
-    number: int
+    generation: int
     nodes: tuple[str, ...]
     store: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Regroup:
-    """Stop the workers of generation ``number``: drain, or at once when a peer is lost."""
-
-    number: int
-    reason: str
-    drain: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Finish:
-    """The job has ended with this exit status."""
-
-    status: int
-    cause: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +43,7 @@ class Release:
     node: str
 
 
-Action = Assign | Regroup | Finish | Release
+Action = Form | Rerendezvous | Finish | Release
 
 
 @dataclasses.dataclass
@@ -73,32 +58,6 @@ class Node:
     seen: float = 0.0
     since: float = 0.0
     exits: dict[int, int] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rules:
-    """How memberships form.
-
-    Args:
-        minimum, maximum: nodes in a generation.
-        allowed: whether a number of nodes divides the work.
-        budget: crashes without a new checkpoint that are forgiven.
-        heartbeat_s: a node silent for two of these is lost.
-        drain_s: how long workers may take to finish their step and save.
-        window_s: how long to wait for a further node when more may come.
-        gather_s: how long the first generation waits for the target size.
-        join_timeout_s: how long fewer than ``minimum`` nodes are waited for.
-    """
-
-    minimum: int
-    maximum: int
-    allowed: Callable[[int], bool]
-    budget: int = 3
-    heartbeat_s: float = 5.0
-    drain_s: float = 60.0
-    window_s: float = 1.0
-    gather_s: float = 60.0
-    join_timeout_s: float = 300.0
 
 
 @dataclasses.dataclass
@@ -122,19 +81,19 @@ class Membership:
         self.nodes: dict[str, Node] = {}
         self.members: tuple[str, ...] = ()
         self.active = False
-        self.regroup: Regroup | None = None
+        self.rerendezvous: Rerendezvous | None = None
         self.finished: Finish | None = None
         self.counters = Counters()
         self.stepped = False
         self.checkpoint = -1
-        self.first_error: dict[str, Any] | None = None
+        self.first_error: WorkerError | None = None
         self._formed_once = False
         self._after_loss = False
         self._resizing = False
-        self._announced: Regroup | None = None
+        self._announced: Rerendezvous | None = None
         self._changed = now
         self._short_since = now
-        self._regroup_since = now
+        self._ordered_at = now
 
     def adopt(self, members: tuple[str, ...], now: float) -> None:
         """An earlier coordinator of this attempt formed the present generation: its nodes are expected to say hello."""
@@ -168,9 +127,7 @@ class Membership:
             self.nodes[name].leaving = True
             self._changed = now
 
-    def exited(
-        self, name: str, now: float, *, generation: int, exits: Mapping[int, int], error: Mapping[str, Any] | None
-    ) -> None:
+    def exited(self, name: str, now: float, *, generation: int, exits: Mapping[int, int], error: WorkerError | None) -> None:
         """All workers of a node have ended."""
         node = self.nodes.get(name)
         if node is None or generation != self.generation:
@@ -178,8 +135,8 @@ class Membership:
         node.exits = dict(exits)
         node.state = "done" if all(status == Exit.DONE for status in exits.values()) else "stopped"
         node.seen = node.since = now
-        if error and (self.first_error is None or _rank_of(error) < _rank_of(self.first_error)):
-            self.first_error = dict(error)
+        if error and (self.first_error is None or _precedence(error) < _precedence(self.first_error)):
+            self.first_error = error
 
     def gone(self, name: str, now: float) -> None:
         """Its connection has ended, announced or not."""
@@ -189,20 +146,21 @@ class Membership:
         self._changed = now
         if self.active and name in self.members and node.state == "working":
             self.counters.lost += 1
-            self._regroup(f"lost {name}", now, drain=False)
+            self._order_rerendezvous(f"lost {name}", now, drain=False)
 
     def stalled(self, step: int | None, seconds: float, now: float) -> None:
         """No step for long: the workers are ended, and it counts as a crash."""
-        if self.active and self.regroup is None:
-            self._regroup(f"{STALLED} after step {step or 0}: no step for {seconds:.0f} s", now, drain=False)
+        if self.active and self.rerendezvous is None:
+            self._order_rerendezvous(f"{STALLED} after step {step or 0}: no step for {seconds:.0f} s", now, drain=False)
 
-    def resize(self, target: int, now: float) -> None:
+    def rescale(self, target: int, now: float) -> None:
+        """The user's order of a new number of nodes."""
         if target != self.target:
             self.target = self.expected = target
             self._changed = now
 
-    def gather(self, expected: int | None) -> None:
-        """Nobody is here, at a start or after all have left: the next generation waits for these, as a first one does."""
+    def rendezvous(self, expected: int | None) -> None:
+        """Nobody is here, at a start or after all have left: the next generation waits for so many, as a first one does."""
         self.expected = self.target if self.target is not None else expected
         self._formed_once = self._after_loss = False
 
@@ -227,10 +185,10 @@ class Membership:
         if self.active:
             self._watch(now)
         actions: list[Action] = []
-        if self.regroup is not None and self.regroup != self._announced:
-            self._announced = self.regroup
-            actions.append(self.regroup)
-        if self.active and self.regroup and self._all_stopped(now):
+        if self.rerendezvous is not None and self.rerendezvous != self._announced:
+            self._announced = self.rerendezvous
+            actions.append(self.rerendezvous)
+        if self.active and self.rerendezvous and self._all_stopped(now):
             self._close(now)
         actions += self._release()
         if not self.active and not self.finished:
@@ -252,15 +210,15 @@ class Membership:
         members = [self.nodes[name] for name in self.members if name in self.nodes]
         if len(members) == len(self.members) and all(node.state == "done" for node in members):
             self._finish(Exit.DONE, "all steps are done")
-        elif self.regroup:
+        elif self.rerendezvous:
             return
         elif any(node.state in ("stopped", "ready") for node in members):
             crashed = any(status not in PLANNED for node in members for status in node.exits.values())
-            self._regroup("a worker failed" if crashed else "a node drained", now, drain=not crashed)
+            self._order_rerendezvous("a worker failed" if crashed else "a node drained", now, drain=not crashed)
         elif any(node.leaving for node in members):
-            self._regroup("a node leaves", now, drain=True)
+            self._order_rerendezvous("a node leaves", now, drain=True)
         elif self._better(now):
-            self._regroup("a node joined", now, drain=True)
+            self._order_rerendezvous("a node joined", now, drain=True)
 
     def _better(self, now: float) -> bool:
         """Whether the nodes at hand would make a larger generation, and no further one is about to come."""
@@ -270,14 +228,14 @@ class Membership:
             return False
         return size == self._want() or now - self._changed >= self.rules.window_s
 
-    def _regroup(self, reason: str, now: float, *, drain: bool) -> None:
-        if self.regroup is None or (self.regroup.drain and not drain):
-            self._regroup_since = now if self.regroup is None else self._regroup_since
-            self.regroup = Regroup(self.generation, reason, drain)
+    def _order_rerendezvous(self, reason: str, now: float, *, drain: bool) -> None:
+        if self.rerendezvous is None or (self.rerendezvous.drain and not drain):
+            self._ordered_at = now if self.rerendezvous is None else self._ordered_at
+            self.rerendezvous = Rerendezvous(self.generation, reason, drain)
 
     def _all_stopped(self, now: float) -> bool:
         working = [name for name in self.members if name in self.nodes and self.nodes[name].state == "working"]
-        if working and now - self._regroup_since > self.rules.drain_s + 2 * self.rules.heartbeat_s:
+        if working and now - self._ordered_at > self.rules.drain_s + 2 * self.rules.heartbeat_s:
             for name in working:  # its agent should have killed them long ago: it is not in control of its node
                 self.gone(name, now)
             return True
@@ -285,14 +243,16 @@ class Membership:
 
     def _close(self, now: float) -> None:
         """The generation has ended: was it planned, a loss, or a crash?"""
-        lost = self._after_loss = self.regroup is not None and self.regroup.reason.startswith("lost")
-        stalled = self.regroup.reason if self.regroup is not None and self.regroup.reason.startswith(STALLED) else ""
+        lost = self._after_loss = self.rerendezvous is not None and self.rerendezvous.reason.startswith("lost")
+        stalled = (
+            self.rerendezvous.reason if self.rerendezvous is not None and self.rerendezvous.reason.startswith(STALLED) else ""
+        )
         statuses = [s for name in self.members if name in self.nodes for s in self.nodes[name].exits.values()]
         crashes = [status for status in statuses if status not in PLANNED]
         error, self.first_error = self.first_error, None
-        self.active, self.regroup, self._changed, self._short_since = False, None, now, now
+        self.active, self.rerendezvous, self._changed, self._short_since = False, None, now, now
         if Exit.REFUSED in statuses:
-            self._finish(Exit.REFUSED, _told(error, "a worker refused its configuration or contract"))
+            self._finish(Exit.REFUSED, _cause(error, "a worker refused its configuration or contract"))
         elif stalled:
             self._count_crash(error, [-9], stalled)
         elif crashes and not lost:
@@ -300,15 +260,15 @@ class Membership:
         else:
             self._resizing = True  # counted when a next generation forms: a run that stops has not been resized
 
-    def _count_crash(self, error: dict[str, Any] | None, crashes: list[int], stalled: str = "") -> None:
+    def _count_crash(self, error: WorkerError | None, crashes: list[int], stalled: str = "") -> None:
         self.counters.failures += 1
         self.counters.failures_since_checkpoint += 1
-        first = int(error["status"]) if error else crashes[0]
-        told = _told(error, stalled or f"a worker ended with status {first}")
+        first = error.status if error else crashes[0]
+        cause = _cause(error, stalled or f"a worker ended with status {first}")
         if first > 0 and not self.stepped and not stalled:
-            self._finish(Exit.FAILED, "before the first step, so not tried again: " + told)
+            self._finish(Exit.FAILED, "before the first step, so not tried again: " + cause)
         elif self.counters.failures_since_checkpoint > self.rules.budget:
-            self._finish(Exit.FAILED, f"{self.counters.failures_since_checkpoint} crashes without a new checkpoint: {told}")
+            self._finish(Exit.FAILED, f"{self.counters.failures_since_checkpoint} crashes without a new checkpoint: {cause}")
 
     def _form(self, now: float) -> list[Action]:
         able = sorted(
@@ -331,12 +291,12 @@ class Membership:
         self._resizing = False
         for node in chosen:
             node.state, node.exits, node.since = "working", {}, now
-        return [Assign(self.generation, self.members, chosen[0].store)]
+        return [Form(self.generation, self.members, chosen[0].store)]
 
     def _patience(self, coming: bool) -> float:
         """How long to wait, since the last change, for more nodes than are ready."""
         if not self._formed_once:
-            return self.rules.gather_s
+            return self.rules.rendezvous_s
         if coming:
             return 5 * self.rules.window_s
         return self.rules.window_s if self._after_loss else 0.0
@@ -356,17 +316,17 @@ class Membership:
         self.active = False
 
 
-def _rank_of(error: Mapping[str, Any]) -> tuple[bool, float]:
+def _precedence(error: WorkerError) -> tuple[bool, float]:
     """Which of two errors explains more: a rank that was stuck by itself, then the one that ended first."""
-    return (not error.get("stuck", False), float(error["time"]))
+    return (not error.stuck, error.time)
 
 
-def _told(error: Mapping[str, Any] | None, otherwise: str) -> str:
-    if not error:
+def _cause(error: WorkerError | None, otherwise: str) -> str:
+    if error is None:
         return otherwise
-    if error.get("stuck"):
-        return f"rank {error['rank']} on {error['node']} was stuck ({error['message']})"
-    return f"rank {error['rank']} on {error['node']} ended first, with status {error['status']}: {error['message']}"
+    if error.stuck:
+        return f"rank {error.rank} on {error.node} was stuck ({error.message})"
+    return f"rank {error.rank} on {error.node} ended first, with status {error.status}: {error.message}"
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:

@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
-import re
 import signal
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -43,7 +40,9 @@ from torch.distributed.elastic.rendezvous.api import (
 from zephon.agent.forkserver import ForkServer, Start
 from zephon.agent.link import Link
 from zephon.agent.membership import STALLED
-from zephon.agent.stage_hand import StageHand
+from zephon.agent.messages import Exited, Leaving, Ready, WorkerError
+from zephon.agent.stage_runner import OrderedStages
+from zephon.agent.worker_logs import last_error, mark_start, stuck_frame
 from zephon.exits import PLANNED, Exit
 
 log = logging.getLogger("zephon.agent")
@@ -82,8 +81,8 @@ class NodeConfig:
 class CoordinatedRendezvous(RendezvousHandler):
     """Generations as the coordinator assigns them."""
 
-    def __init__(self, link: Link, config: NodeConfig, leaving: threading.Event, hand: StageHand | None) -> None:
-        self.link, self.config, self.leaving, self.hand = link, config, leaving, hand
+    def __init__(self, link: Link, config: NodeConfig, leaving: threading.Event, stages: OrderedStages | None) -> None:
+        self.link, self.config, self.leaving, self.stages = link, config, leaving, stages
         self.generation = 0
         self._store: TCPStore | None = None
 
@@ -95,34 +94,34 @@ class CoordinatedRendezvous(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Announces this node as ready and waits for its place.
+        """Announces this node as ready and waits for its generation.
 
         Raises:
             RendezvousGracefulExitError: this node was asked to leave.
             RendezvousClosedError: the job has finished or the coordinator is gone.
         """
         if self.leaving.is_set():
-            if self.hand is not None:
-                self.hand.leave()
+            if self.stages is not None:
+                self.stages.leave()
             if self._store is not None:  # peers may still need it, until all of them have left this generation
-                self.link.send("leaving")  # again, for the request may have come when the workers had already ended
+                self.link.send(Leaving())  # again, for the request may have come when the workers had already ended
                 self.link.released.wait(_RELEASE_S)
             raise RendezvousGracefulExitError("asked to leave")
         address = self.link.wait_address(self.config.join_timeout_s)
         # A store that nobody joins costs a socket; having it ready saves a round trip in every resize.
         store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
         host = f"[{address}]" if ":" in address else address
-        self.link.send("ready", store=f"{host}:{store.port}")
-        assigned = self.hand.wait_assignment() if self.hand else self.link.wait_assignment(None, self.leaving)
+        self.link.send(Ready(f"{host}:{store.port}"))
+        assigned = self.stages.wait_assignment() if self.stages else self.link.wait_assignment(None, self.leaving)
         if assigned is None:
             if self.leaving.is_set():
                 raise RendezvousGracefulExitError("asked to leave")
             raise RendezvousClosedError(self.link.failed or "the job has finished")
         self._store = store  # kept for the whole generation; the previous one closes here, after all its users
-        self.generation = assigned["generation"]
-        master, _, port = assigned["store"].rpartition(":")
+        self.generation = assigned.generation
+        master, _, port = assigned.store.rpartition(":")
         info = RendezvousStoreInfo(master.strip("[]"), int(port))
-        return RendezvousInfo(store, assigned["rank"], len(assigned["nodes"]), info)
+        return RendezvousInfo(store, assigned.rank, len(assigned.nodes), info)
 
     def is_closed(self) -> bool:
         return self.link.finished is not None
@@ -131,7 +130,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         """Only the coordinator closes a job."""
 
     def num_nodes_waiting(self) -> int:
-        return int(self.leaving.is_set() or self.link.regroup(self.generation) is not None)
+        return int(self.leaving.is_set() or self.link.rerendezvous(self.generation) is not None)
 
     def get_run_id(self) -> str:
         return f"{self.config.run}#{self.config.attempt}"
@@ -141,13 +140,13 @@ class CoordinatedRendezvous(RendezvousHandler):
 
 
 class NodeAgent(SimpleElasticAgent):
-    """Starts, watches and stops this node's workers; ``hand`` carries out stages where there are others than training."""
+    """Starts, watches and stops this node's workers; ``stages`` carries out stages where there are others than training."""
 
     def __init__(
-        self, config: NodeConfig, link: Link, server: ForkServer, leaving: threading.Event, hand: StageHand | None = None
+        self, config: NodeConfig, link: Link, server: ForkServer, leaving: threading.Event, stages: OrderedStages | None = None
     ) -> None:
-        self.config, self.link, self.server, self.leaving, self.hand = config, link, server, leaving, hand
-        self.rendezvous = CoordinatedRendezvous(link, config, leaving, hand)
+        self.config, self.link, self.server, self.leaving, self.stages = config, link, server, leaving, stages
+        self.rendezvous = CoordinatedRendezvous(link, config, leaving, stages)
         self._handles: dict[int, int] = {}
         self._reported = True
         self._stalled = False
@@ -174,9 +173,10 @@ class NodeAgent(SimpleElasticAgent):
         self._reported, self._first_exit = False, None
         for worker in worker_group.workers:
             env = self._worker_env(worker_group, worker)
-            log_file = f"{self.config.log_dir}/rank-{worker.local_rank}.log" if self.config.log_dir else None
+            log_file = self._log_file(worker.local_rank)
             if log_file:
-                _mark(log_file, env)
+                generation = self.rendezvous.generation
+                mark_start(log_file, generation=generation, rank=worker.global_rank, world_size=worker.world_size)
             argv = ["--run", self.config.run, "--attempt", str(self.config.attempt)]
             what = Start(module=self.config.worker, argv=argv, env=env, log=log_file)
             self._handles[worker.local_rank] = self.server.start(what)
@@ -203,7 +203,7 @@ class NodeAgent(SimpleElasticAgent):
         return {name: str(value) for name, value in env.items()}
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """HEALTHY while anything runs or others still work; then FAILED (regroup) or, when the job has finished, SUCCEEDED."""
+        """HEALTHY while anything runs or others still work; then FAILED (re-rendezvous), or SUCCEEDED when the job is done."""
         self.server.poll()
         exits = {rank: self.server.exits[t] for rank, t in self._handles.items() if t in self.server.exits}
         base = worker_group.workers[0].global_rank
@@ -218,8 +218,8 @@ class NodeAgent(SimpleElasticAgent):
         self._report()
         if all(status == Exit.DONE for status, _ in exits.values()):
             if self.link.finished is None and self.link.failed is None:
-                if self.hand is not None:
-                    self.hand.poll()
+                if self.stages is not None:
+                    self.stages.poll()
                 return RunResult(state=WorkerState.HEALTHY)
             return RunResult(state=WorkerState.SUCCEEDED, return_values={base + rank: None for rank in exits})
         failures = {
@@ -233,14 +233,14 @@ class NodeAgent(SimpleElasticAgent):
         """Drains the workers, or ends them soon when a peer is lost and no step can be completed."""
         if not self._handles:
             return
-        order = self.link.regroup(self.rendezvous.generation)
-        drain = order is None or order["drain"] or self.leaving.is_set()
-        self._stalled = order is not None and order["reason"].startswith(STALLED)
+        order = self.link.rerendezvous(self.rendezvous.generation)
+        drain = order is None or order.drain or self.leaving.is_set()
+        self._stalled = order is not None and order.reason.startswith(STALLED)
         if self._stalled:
             self._kill(signal.SIGUSR1)  # every worker writes the stacks of its threads to its log
             time.sleep(_STACKS_GRACE_S)
         if self.leaving.is_set():
-            self.link.send("leaving")
+            self.link.send(Leaving())
         self._kill(signal.SIGTERM)
         self._await_exits(self.config.drain_s if drain else _LOST_GRACE_S)
         self._report()
@@ -250,8 +250,8 @@ class NodeAgent(SimpleElasticAgent):
         deadline = time.monotonic() + grace
         generation = self.rendezvous.generation
         while not self._all_ended():
-            order = self.link.regroup(generation)
-            if order is not None and not order["drain"]:
+            order = self.link.rerendezvous(generation)
+            if order is not None and not order.drain:
                 deadline = min(deadline, time.monotonic() + _LOST_GRACE_S)
             if time.monotonic() > deadline:
                 self._kill(signal.SIGKILL)
@@ -270,37 +270,34 @@ class NodeAgent(SimpleElasticAgent):
             self.server.kill(handle, sig)
 
     def _report(self) -> None:
-        """Tells the coordinator how this generation's workers ended, once, with the first one that failed."""
+        """Tells the coordinator how this generation's workers ended, once, with the error that explains most."""
         if self._reported:
             return
         self._reported = True
         base = self._worker_group.workers[0].global_rank
-        exits = {base + rank: self.server.exits.get(handle, (-9, time.time())) for rank, handle in self._handles.items()}
-        # A worker asked to leave before it had a handler has nothing to save: it left like one that listened.
-        exits = {rank: (Exit.LEFT if status == -signal.SIGTERM else status, when) for rank, (status, when) in exits.items()}
-        failed = sorted((when, rank, status) for rank, (status, when) in exits.items() if status not in PLANNED)
-        error = None
-        if failed:
-            when, rank, status = failed[0]
-            error = {"time": when, "rank": rank, "node": self.config.node, "status": status}
-            error["message"] = self._read(last_error, rank - base)
-        if self._stalled:
-            for when, rank, status in failed:
-                if frame := self._read(stuck_frame, rank - base):
-                    error = {
-                        "time": when,
-                        "rank": rank,
-                        "node": self.config.node,
-                        "status": status,
-                        "message": frame,
-                        "stuck": True,
-                    }
-                    break
+        exits = {base + rank: self._exit_of(handle) for rank, handle in self._handles.items()}
         statuses = {rank: status for rank, (status, _) in exits.items()}
-        self.link.send("exited", generation=self.rendezvous.generation, exits=statuses, error=error)
+        failed = sorted((when, rank) for rank, (status, when) in exits.items() if status not in PLANNED)
+        errors = [self._error_of(rank, when, statuses[rank], rank - base) for when, rank in failed]
+        stuck = [error for error in errors if error.stuck]
+        error = next(iter([*stuck, *errors]), None)
+        self.link.send(Exited(self.rendezvous.generation, statuses, error))
 
-    def _read(self, what: Callable[[str], str], local_rank: int) -> str:
-        return what(f"{self.config.log_dir}/rank-{local_rank}.log") if self.config.log_dir else ""
+    def _exit_of(self, handle: int) -> tuple[int, float]:
+        """Status and time of a worker's end; of one that could not be killed, as if it had been now."""
+        status, when = self.server.exits.get(handle, (-signal.SIGKILL, time.time()))
+        # A worker asked to leave before it had a handler has nothing to save: it left like one that listened.
+        return (Exit.LEFT if status == -signal.SIGTERM else status), when
+
+    def _error_of(self, rank: int, when: float, status: int, local_rank: int) -> WorkerError:
+        log_file = self._log_file(local_rank)
+        frame = stuck_frame(log_file) if log_file and self._stalled else ""
+        message = frame or (last_error(log_file) if log_file else "")
+        node = self.config.node
+        return WorkerError(time=when, rank=rank, node=node, status=status, message=message, stuck=bool(frame))
+
+    def _log_file(self, local_rank: int) -> str | None:
+        return f"{self.config.log_dir}/rank-{local_rank}.log" if self.config.log_dir else None
 
     def _exit_barrier(self) -> None:
         """The coordinator has said that all nodes are done; there is nothing more to wait for."""
@@ -309,57 +306,3 @@ class NodeAgent(SimpleElasticAgent):
         if not self._all_ended():
             self._kill(signal.SIGKILL)
             self._await_exits(5.0)
-
-
-def _mark(log_file: str, env: dict[str, str]) -> None:
-    os.makedirs(os.path.dirname(log_file), exist_ok=True)
-    with open(log_file, "a", encoding="utf-8") as file:
-        now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-        file.write(f"--- {now}Z generation {env['ZEPHON_GENERATION']} rank {env['RANK']} of {env['WORLD_SIZE']}\n")
-
-
-# "[rank 3] DataError: ...", followed by indented lines: how a worker prints an error of three parts.
-_OURS = re.compile(r"^\[rank \d+\] (?=[A-Z]\w*: )")
-
-
-def last_error(log_file: str) -> str:
-    """What a worker said of its end since its last start: one of our errors as a whole, with its address; else the last
-    line of the first traceback, or of the log; empty when there is none."""
-    lines = [line for line in _tail(log_file) if line.strip()]
-    ours = next((i for i, line in enumerate(lines) if _OURS.match(line)), None)
-    if ours is not None:
-        end = next((i for i in range(ours + 1, len(lines)) if not lines[i].startswith("  ")), len(lines))
-        return _OURS.sub("", "\n".join(lines[ours:end]), count=1)[:4000]
-    for number, line in enumerate(lines):
-        if line.startswith("Traceback (most recent call last)"):
-            follow = next((x for x in lines[number + 1 :] if not x.startswith((" ", "\t"))), "")
-            if follow:
-                return follow.strip()[:500]
-    return lines[-1].strip()[:500] if lines else ""
-
-
-def stuck_frame(log_file: str) -> str:
-    """Where the main thread stood, by the stacks in a log; empty for a rank that only waited for others in a collective."""
-    lines = _tail(log_file)
-    starts = [i for i, line in enumerate(lines) if "(most recent call first)" in line]
-    if not starts:
-        return ""
-    frames = []
-    for line in lines[starts[-1] + 1 :]:  # faulthandler writes the main thread last
-        if not line.startswith("  File "):
-            break
-        frames.append(line.strip())
-    waiting = any("distributed_c10d" in frame or "torch/autograd" in frame for frame in frames)
-    return "" if waiting or not frames else frames[0]
-
-
-def _tail(log_file: str) -> list[str]:
-    """The lines since the last start of a worker, of the last 64 KiB."""
-    try:
-        with open(log_file, "rb") as file:
-            file.seek(max(0, os.path.getsize(log_file) - 65536))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    start = max((i for i, line in enumerate(lines) if line.startswith("--- ")), default=-1)
-    return lines[start + 1 :]

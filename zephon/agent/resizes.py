@@ -32,12 +32,12 @@ class Resize:
 
 
 class Resizes:
-    """Call ``regroup``, ``stopped``, ``formed`` as these happen, and ``progress`` often; it returns the finished event."""
+    """Call ``ordered``, ``stopped``, ``formed`` as these happen, and ``progress`` often; it returns the finished event."""
 
     def __init__(self) -> None:
         self._under_way: Resize | None = None
 
-    def regroup(self, reason: str, now: float, *, nodes: int) -> None:
+    def ordered(self, reason: str, now: float, *, nodes: int) -> None:
         if self._under_way is None:
             self._under_way = Resize(reason, now, nodes, step_before=0, stepped=0.0, stopped=now)
 

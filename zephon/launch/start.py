@@ -39,6 +39,7 @@ from zephon.run.ledger import has_ledger
 from zephon.run.specs import new_attempt, newest_spec
 from zephon.spec.experiment import RunSpec
 from zephon.stages import stage as stages
+from zephon.stages.record import outstanding
 
 UNSETTLED = ("QUEUED", "STARTING")
 
@@ -132,7 +133,7 @@ def start(
     rundir = rundir_of(spec)
     contract, allowed = _contract(rundir, spec, allow, parent)
     done = newest_checkpoint(rundir)
-    if done >= spec.trainer.steps and not stages.outstanding(spec, rundir):
+    if done >= spec.trainer.steps and not outstanding(spec, rundir):
         attempts = rundir.attempts()
         note = f"{spec.name} is finished: all {spec.trainer.steps} steps are done; nothing was started"
         return Started(rundir=rundir, attempt=attempts[-1] if attempts else 0, handle=None, resumed_at=done, note=note)

@@ -1,92 +1,88 @@
 """The process of one stage: ``python -m zephon.stages.process --run URL --attempt N --stage NAME``.
 
 It looks at the stage's inputs, skips it or runs it, and keeps ``stages/NAME.json``. Exit status: 0 done or skipped, 65 refused,
-1 failed, 75 another node has the turn by now; whoever started it writes the record where it could not (killed, stopped).
+1 failed, 75 another node has a newer fencing token; whoever started it writes the record where it could not (killed, stopped).
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import json
 import logging
 import sys
 import time
 import traceback
-from typing import Any
+from collections.abc import Callable
 
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit
 from zephon.run.directory import RunDir
 from zephon.run.specs import read_spec
 from zephon.spec.experiment import RunSpec
-from zephon.stages.stage import (
-    Stage,
-    fingerprint,
-    inputs_of,
-    is_current,
-    read_record,
-    read_turns,
-    source_of,
-    stages_of,
-)
+from zephon.stages.inputs import fingerprint, inputs_of
+from zephon.stages.record import StageRecord, is_current, read_attempt_stages, read_record, write_record
+from zephon.stages.stage import Stage, source_of, stages_of
 
 log = logging.getLogger("zephon.stage")
 
 
-def run_stage(rundir: RunDir, attempt: int, stage: Stage, spec: RunSpec, *, turn: int | None = None) -> int:
-    """Runs one stage unless it is current; returns the exit status. Only the newest ``turn`` may write the record."""
+def run_stage(rundir: RunDir, attempt: int, stage: Stage, spec: RunSpec, *, token: int | None = None) -> int:
+    """Runs one stage unless it is current; returns the exit status. Only the newest ``token`` may write the record."""
 
-    def write(record: dict[str, Any], **more: Any) -> None:
-        newest = read_turns(rundir, attempt).get("turn", 0)
-        if turn is not None and turn < newest:
-            log.info("stage %s: turn %d is over, another node has turn %d", stage.name, turn, newest)
+    def write(record: StageRecord) -> None:
+        newest = read_attempt_stages(rundir, attempt).token
+        if token is not None and token < newest:
+            log.info("stage %s: fencing token %d is over, another node has %d", stage.name, token, newest)
             raise SystemExit(Exit.DRAINED)
-        rundir.write_json("stages", f"{record['name']}.json", data={**record, **more})
+        write_record(rundir, record)
 
-    record: dict[str, Any] = {"name": stage.name, "call": stage.call, "attempt": attempt, "started": time.time()}
-    status: int = Exit.FAILED
+    started, status = time.time(), int(Exit.FAILED)
+    record = StageRecord(name=stage.name, call=stage.call, attempt=attempt, status="running", started=started)
     try:
         inputs = inputs_of(stage, spec, rundir)
-        record |= {"inputs": inputs, "inputs_sha256": fingerprint(inputs)}
-        if is_current(rundir, stage, record["inputs_sha256"]):
-            since = (read_record(rundir, stage.name) or {}).get("attempt")
+        record = dataclasses.replace(record, inputs=inputs, inputs_sha256=fingerprint(inputs))
+        if is_current(rundir, stage, record.inputs_sha256):
+            before = read_record(rundir, stage.name)
+            since = before.attempt if before else attempt
             log.info("stage %s: skipped, its inputs are unchanged since attempt %s", stage.name, since)
             return Exit.DONE
-        write(record, status="running")
+        write(record)
         log.info("stage %s: runs %s", stage.name, stage.call)
         result = _plain(_function(stage)(rundir, spec, **stage.options), stage)
         outputs = {path: _size(rundir, path, stage) for path in stage.outputs}
     except ZephonError as error:
         print(f"error: {error}", file=sys.stderr)
-        record, status = record | {"error": error.what}, error.exit_status
+        record, status = dataclasses.replace(record, error=error.what), error.exit_status
     except Exception as error:  # noqa: BLE001 - a user's function: whatever it raises is the stage's error
         traceback.print_exc()
-        record |= {"error": f"{type(error).__name__}: {error}"}
+        record = dataclasses.replace(record, error=f"{type(error).__name__}: {error}")
     else:
-        write(record, status="done", ended=time.time(), outputs=outputs, result=result)
-        log.info("stage %s: done in %.1f s", stage.name, time.time() - record["started"])
+        write(dataclasses.replace(record, status="done", ended=time.time(), outputs=outputs, result=result))
+        log.info("stage %s: done in %.1f s", stage.name, time.time() - started)
         return Exit.DONE
-    write(record, status="failed", ended=time.time())
+    write(dataclasses.replace(record, status="failed", ended=time.time()))
     return status
 
 
-def _function(stage: Stage) -> Any:
+def _function(stage: Stage) -> Callable[..., object]:
     source_of(stage)
     module, _, name = stage.call.partition(":")
-    found = getattr(importlib.import_module(module), name, None)
-    if not callable(found):
+    function: object = getattr(importlib.import_module(module), name, None)
+    if not callable(function):
         raise ConfigError(
             f"stage {stage.name}: {module} has no function {name!r}",
             follows="the stage could not run",
             remedy=f"correct stages.own.{stage.name}.call",
         )
-    return found
+    return function
 
 
-def _plain(result: Any, stage: Stage) -> Any:
+def _plain(result: object, stage: Stage) -> object:
     try:
-        return json.loads(json.dumps(result))
+        plain: object = json.loads(json.dumps(result))
+        return plain
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"stage {stage.name} returned something that JSON cannot hold: {error}",
@@ -110,13 +106,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--run", required=True)
     parser.add_argument("--attempt", type=int, required=True)
     parser.add_argument("--stage", required=True)
-    parser.add_argument("--turn", type=int, help="number of this try, where nodes take turns")
+    parser.add_argument("--token", type=int, help="fencing token of this order, where nodes carry stages out")
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
     rundir = RunDir(arguments.run)
     spec = read_spec(rundir, arguments.attempt)
     (stage,) = (one for one in stages_of(spec) if one.name == arguments.stage)
-    return run_stage(rundir, arguments.attempt, stage, spec, turn=arguments.turn)
+    return run_stage(rundir, arguments.attempt, stage, spec, token=arguments.token)
 
 
 if __name__ == "__main__":

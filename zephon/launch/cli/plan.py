@@ -25,6 +25,7 @@ from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 from zephon.stages import stage as stages
+from zephon.stages.record import would_run
 from zephon.types import Json
 from zephon.world import World
 
@@ -178,7 +179,7 @@ def _runs_stage(spec: RunSpec, rundir: RunDir, files: Mapping[str, Json] | None)
     """Which stages would run; the others are done."""
     untrained = spec.trainer.steps > newest_checkpoint(rundir)
     return {
-        stage.name: untrained if stage.name == stages.TRAIN else stages.would_run(stage, spec, rundir, files=files)
+        stage.name: untrained if stage.name == stages.TRAIN else would_run(stage, spec, rundir, files=files)
         for stage in stages.stages_of(spec)
     }
 

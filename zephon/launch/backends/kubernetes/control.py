@@ -16,7 +16,7 @@ from typing import Any
 
 from torchx.specs import AppState, parse_app_handle
 
-from zephon.agent.coordinator import allowed_nodes
+from zephon.agent.rules import allowed_nodes
 from zephon.errors import ConfigError
 from zephon.exits import Exit
 from zephon.launch.backends.kubernetes.errors import ClusterError
@@ -32,7 +32,8 @@ from zephon.run.progress import read_progress
 from zephon.run.specs import read_spec
 from zephon.run.stop import write_stop
 from zephon.run.target import write_target
-from zephon.stages.stage import TRAIN, read_turns
+from zephon.stages.record import read_attempt_stages
+from zephon.stages.stage import TRAIN
 
 _LOOK_RETRY_S = 10.0
 
@@ -71,14 +72,14 @@ def _history(events: list[Event]) -> dict[str, Any]:
 def _stages(rundir: RunDir, attempt: int) -> dict[str, Any]:
     """How the attempt's stages stand, by its coordinator; nothing where training is all."""
     order = read_spec(rundir, attempt).stages.order
-    turns = read_turns(rundir, attempt)
-    states = turns.get("stages") or [[name, "waiting"] for name in order]
-    return {"stages": states if len(order) > 1 else [], "stage": turns.get("stage", ""), "turn": turns.get("node", "")}
+    known = read_attempt_stages(rundir, attempt)
+    states = [[*entry] for entry in known.states.items()] or [[name, "waiting"] for name in order]
+    return {"stages": states if len(order) > 1 else [], "stage": known.stage, "stage_node": known.node}
 
 
 def _in_stage(state: dict[str, Any]) -> dict[str, Any]:
     """A state with words for the stage that is under way; one whose job was stopped is stopped."""
-    stage, node = state["stage"], str(state.pop("turn")).split("@")[0]
+    stage, node = state["stage"], str(state.pop("stage_node")).split("@")[0]
     if state.get("state") == "STOPPED":
         state["stages"] = [[name, "stopped" if is_at == "running" else is_at] for name, is_at in state["stages"]]
     elif stage not in ("", TRAIN) and state.get("state") in ("RUNNING", "STARTING"):
@@ -147,7 +148,7 @@ def _check_size(rundir: RunDir, attempt: int, nodes: int) -> None:
 
     So is a change in a stage in which nobody trains.
     """
-    stage = read_turns(rundir, attempt).get("stage", "")
+    stage = read_attempt_stages(rundir, attempt).stage
     if stage not in ("", TRAIN):
         raise ConfigError(
             f"the run is in stage {stage}, for which one node is enough",

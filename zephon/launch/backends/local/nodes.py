@@ -8,9 +8,9 @@ import signal
 import time
 from pathlib import Path
 
-from zephon.agent.coordinator import Coordinator
 from zephon.agent.forkserver import ForkServer, Start
-from zephon.agent.membership import Finish
+from zephon.agent.messages import Finish
+from zephon.agent.training import Training
 from zephon.exits import Exit
 from zephon.launch.backends.local.processes import end_session
 from zephon.launch.backends.local.request import LocalRequest, gpus_of_node
@@ -56,14 +56,14 @@ class Nodes:
         self._quick = 0
         self._kill_at: float | None = None
         self._server: ForkServer
-        self._coordinator: Coordinator
+        self._training: Training
 
     def __len__(self) -> int:
         return len(self._there)
 
-    def begin(self, server: ForkServer, coordinator: Coordinator) -> None:
-        """Starts all nodes as children of ``server``; they find ``coordinator`` at its port."""
-        self._server, self._coordinator = server, coordinator
+    def begin(self, server: ForkServer, training: Training) -> None:
+        """Starts all nodes as children of ``server``; they find ``training`` at its port."""
+        self._server, self._training = server, training
         for index in range(self.target):
             if not self.stopping:
                 self._start(index)
@@ -99,7 +99,7 @@ class Nodes:
             end_session(self._server.pids.get(node.handle, 0))
             self.events.write("node_exited", node=node.name, status=status)
             # Also one that was asked to leave: the target may have grown again while it was leaving.
-            if index < self.target and not self.stopping and not self._coordinator.membership.finished:
+            if index < self.target and not self.stopping and not self._training.membership.finished:
                 self._replace(node, status)
         self._kill_frozen()
         if self._kill_at is not None and time.monotonic() > self._kill_at:
@@ -127,7 +127,7 @@ class Nodes:
         env: dict[str, str | None] = {
             key: value.replace("${replica_id}", str(index)) for key, value in self.request.env.items()
         }
-        env |= {"ZEPHON_NODE": f"{name}@{incarnation}", "ZEPHON_ENDPOINT": f"127.0.0.1:{self._coordinator.port}"}
+        env |= {"ZEPHON_NODE": f"{name}@{incarnation}", "ZEPHON_ENDPOINT": f"127.0.0.1:{self._training.port}"}
         env |= {"ZEPHON_APP_ID": self.request.app_id}
         if self.request.gpus:
             mine = gpus_of_node(self.request.gpus, index, self.spec.elastic.procs_per_node)
@@ -146,13 +146,13 @@ class Nodes:
         if status == Exit.REFUSED or self._quick >= _MAX_QUICK:
             log = self.logs / f"node-{node.index}" / "agent.log"
             cause = f"the agent of node-{node.index} ended with status {status}; see {log}"
-            self._coordinator.membership.finished = Finish(status or Exit.FAILED, cause)
+            self._training.membership.finished = Finish(status or Exit.FAILED, cause)
             return
         self._start(node.index)
 
     def _kill_frozen(self) -> None:
         """A node that was there and has been silent for long is frozen: it is killed, and replaced like a dead one."""
-        known = self._coordinator.membership.nodes
+        known = self._training.membership.nodes
         for node in self._there.values():
             if node.name in known:
                 node.heard = time.monotonic()

@@ -24,11 +24,10 @@ import time
 import traceback
 from typing import Any
 
-from zephon.agent.coordinator import Coordinator
 from zephon.agent.entry import modules_for
 from zephon.agent.forkserver import ForkServer
-from zephon.agent.membership import Finish
-from zephon.agent.stage_runner import carry_out, record_training
+from zephon.agent.stage_runner import StageRunner
+from zephon.agent.training import Training
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit, outcome_of
 from zephon.launch.backends.local.nodes import Nodes
@@ -40,7 +39,9 @@ from zephon.run.directory import RunDir
 from zephon.run.events import EventLog
 from zephon.run.lease import RENEW_S, Lease
 from zephon.run.specs import read_spec
+from zephon.stages.record import record_training
 from zephon.stages.stage import TRAIN, Stage, stages_of
+from zephon.stages.walk import StageEnd, Walk
 
 
 class Supervisor:
@@ -54,7 +55,7 @@ class Supervisor:
         self.spec = read_spec(self.rundir, request.attempt)
         self.events = EventLog(self.rundir, request.attempt, "supervisor")
         self.lease = Lease(self.rundir, holder=request.app_id, token=request.lease)
-        self.coordinator = Coordinator(self.rundir, request.attempt, self.spec, target=request.nodes)
+        self.training = Training(self.rundir, request.attempt, self.spec, target=request.nodes)
         self.token = secrets.token_hex(16)
         self.state = "STARTING"
         self.message = ""
@@ -63,8 +64,7 @@ class Supervisor:
         self._written: dict[str, Any] = {}
         self._server: ForkServer
         self._keeping: asyncio.Future[None]
-        self.stages = {stage.name: "waiting" for stage in stages_of(self.spec)}
-        self.stage = ""
+        self.walk = Walk(stages_of(self.spec))
 
     def run(self) -> int:
         """Takes the lease, starts the nodes and serves until the end.
@@ -111,38 +111,30 @@ class Supervisor:
         self.events.write("supervisor_ended", status=finish.status, cause=finish.cause)
         return finish.status
 
-    async def _carry_out(self) -> Finish:
+    async def _carry_out(self) -> StageEnd:
         """All stages in order, until one does not end well."""
-        finish = Finish(Exit.DONE, "nothing to do")
-        for stage in stages_of(self.spec):
+        while (stage := self.walk.next(trained=newest_checkpoint(self.rundir) >= self.spec.trainer.steps)) is not None:
             if self.nodes.stopping:
-                return Finish(Exit.LEFT, "stopped")
-            self.stage = stage.name
-            finish = await (self._train() if stage.name == TRAIN else self._other(stage))
+                self.walk.stop()
+                continue
+            self.walk.begin()
+            self.walk.end(await (self._train() if stage.name == TRAIN else self._other(stage)))
             self._write_changes()
-            if finish.status:
-                return finish
-        return finish
+        assert self.walk.finish is not None
+        return self.walk.finish
 
-    async def _other(self, stage: Stage) -> Finish:
-        self.stages[stage.name] = "running"
+    async def _other(self, stage: Stage) -> StageEnd:
         self._write("RUNNING", f"stage {stage.name}")
         self.events.write("stage_started", stage=stage.name)
         env: dict[str, str | None] = {"ZEPHON_APP_ID": self.request.app_id, "PYTHONUNBUFFERED": "1"}
         if self.request.gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus_of_node(self.request.gpus, 0, self.spec.elastic.procs_per_node))
-        finish, self.stages[stage.name] = await carry_out(
-            stage,
-            server=self._server,
-            rundir=self.rundir,
-            attempt=self.request.attempt,
-            env=env,
-            stopping=self._must_end,
-        )
-        ended = {"state": self.stages[stage.name], "status": finish.status, "cause": finish.cause}
-        self.events.write("stage_ended", stage=stage.name, **ended)
+        logs = str(self.place / "logs" / "stages")
+        runner = StageRunner(self._server, rundir=self.rundir, attempt=self.request.attempt, env=env, logs=logs)
+        end = await runner.run(stage, stopping=self._must_end)
+        self.events.write("stage_ended", stage=stage.name, state=end.state, status=end.status, cause=end.cause)
         self.message = ""
-        return finish
+        return end
 
     def _must_end(self) -> bool:
         """Whether a stop was asked for. Raises what ended the lease's keeper."""
@@ -150,32 +142,30 @@ class Supervisor:
             self._keeping.result()
         return self.nodes.stopping
 
-    async def _train(self) -> Finish:
+    async def _train(self) -> StageEnd:
         """The nodes, from the first one's start to the last one's end."""
-        alone = len(self.stages) == 1
-        if newest_checkpoint(self.rundir) >= self.spec.trainer.steps and not alone:
-            self.stages[TRAIN] = "skipped"
-            return Finish(Exit.DONE, "all steps are done")
-        self.stages[TRAIN], started = "running", time.time()
-        if not alone:  # its clocks began to run with the first of the stages
-            self.coordinator = Coordinator(self.rundir, self.request.attempt, self.spec, target=self.nodes.target)
-        await self.coordinator.start("127.0.0.1", 0)
-        deciding = asyncio.ensure_future(self.coordinator.run())
-        self.nodes.begin(self._server, self.coordinator)
+        started = time.time()
+        if not self.walk.alone:  # its clocks began to run with the first of the stages
+            self.training = Training(self.rundir, self.request.attempt, self.spec, target=self.nodes.target)
+        await self.training.start("127.0.0.1", 0)
+        deciding = asyncio.ensure_future(self.training.run())
+        self.nodes.begin(self._server, self.training)
         self._write("RUNNING")
         while not deciding.done() and (self.nodes or not self.nodes.stopping):
             self._must_end()
             self.nodes.watch()
             self._write_changes()
             await asyncio.sleep(0.05)
-        finish = deciding.result() if deciding.done() else Finish(Exit.LEFT, "stopped")
+        finish = deciding.result() if deciding.done() else None
         await self.nodes.end()
         await _cancelled(deciding)
-        await self.coordinator.close()
-        self.stages[TRAIN] = outcome_of(finish.status)
-        if not alone:
-            record_training(self.rundir, self.request.attempt, self.spec, started=started, finish=finish)
-        return finish
+        await self.training.close()
+        end = StageEnd("stopped", Exit.LEFT, "stopped")
+        if finish is not None:
+            end = StageEnd(outcome_of(finish.status), finish.status, finish.cause)
+        if not self.walk.alone:
+            record_training(self.rundir, self.request.attempt, self.spec, started=started, end=end)
+        return end
 
     async def _keep(self) -> None:
         """Renews the lease and the state file. A lost lease ends the attempt: somebody else may write now."""
@@ -198,13 +188,13 @@ class Supervisor:
         Raises:
             ConfigError: outside the elastic range, not a division of the lanes, or another change is under way.
         """
-        if self.stage != TRAIN:
+        if self.walk.stage != TRAIN:
             raise ConfigError(
-                f"the run is in stage {self.stage or 'waiting'}, which has no nodes",
+                f"the run is in stage {self.walk.stage or 'waiting'}, which has no nodes",
                 follows="there would be nothing to divide",
                 remedy="repeat the command when it trains; `status` shows its stages",
             )
-        rules = self.coordinator.membership.rules
+        rules = self.training.membership.rules
         if self.nodes.stopping:
             raise ConfigError(
                 f"the run is being stopped, so nodes={nodes} cannot be set",
@@ -226,13 +216,13 @@ class Supervisor:
             )
         gpus_of_node(self.request.gpus, nodes - 1, self.spec.elastic.procs_per_node)
         self.events.write("rescale", nodes=nodes)
-        self.coordinator.membership.resize(nodes, time.monotonic())
+        self.training.membership.rescale(nodes, time.monotonic())
         self.nodes.resize(nodes)
         self._write()
 
     def _settled(self) -> bool:
-        members = self.coordinator.membership
-        return members.active and members.regroup is None and len(members.members) == self.nodes.target
+        members = self.training.membership
+        return members.active and members.rerendezvous is None and len(members.members) == self.nodes.target
 
     async def _control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One command per connection: ``{"token", "verb": "stop" | "rescale", "nodes"}``."""
@@ -269,19 +259,19 @@ class Supervisor:
             self._write()
 
     def _facts(self) -> dict[str, Any]:
-        members = self.coordinator.membership
+        members = self.training.membership
         return {
             "state": self.state,
             "message": self.message,
             "status": self.status,
             "target": self.nodes.target,
             "members": [name for name in members.members if name in members.nodes] if members.active else [],
-            "regroup": members.regroup.reason if members.regroup else "",
+            "regroup": members.rerendezvous.reason if members.rerendezvous else "",
             "generation": members.generation,
-            "resize": self.coordinator.last_resize,
+            "resize": self.training.last_resize,
             "counters": dataclasses.asdict(members.counters),
-            "stage": self.stage,
-            "stages": [[*each] for each in self.stages.items()] if len(self.stages) > 1 else [],
+            "stage": self.walk.stage,
+            "stages": [] if self.walk.alone else [[*entry] for entry in self.walk.states.items()],
             "nodes": self.nodes.pids(),
         }
 

@@ -1,0 +1,135 @@
+"""What the result of a stage depends on, as plain values: a stage whose inputs are what they were need not run again.
+
+    doctor       the spec, this machine and its packages          train       the contract
+    calibrate    the data and the tokenizer                       evaluate    the contract, the newest checkpoint, held-out data
+    own          the contract, the function and its source, its options, the content of its input paths
+
+A launcher that looks at a cluster's run sees only a part of it: what only the nodes can see is left out there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import socket
+from collections.abc import Callable, Mapping
+
+import fsspec
+
+from zephon.errors import ConfigError
+from zephon.run.checkpoints import newest_checkpoint
+from zephon.run.directory import RunDir
+from zephon.run.environment import packages
+from zephon.spec.experiment import DatasetSpec, EvalDatasetSpec, RunSpec
+from zephon.stages.stage import TRAIN, Stage, elsewhere, source_of
+
+_BLOCK = 1 << 20
+Inputs = dict[str, object]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """Of which stage, and what is seen from here."""
+
+    stage: Stage
+    spec: RunSpec
+    rundir: RunDir
+    there: bool
+    files: Mapping[str, object] | None
+
+    @property
+    def contract(self) -> str:
+        return fingerprint([self.spec.fields_of("pinned"), self.spec.fields_of("guarded")])
+
+
+def inputs_of(
+    stage: Stage, spec: RunSpec, rundir: RunDir, *, there: bool = True, files: Mapping[str, object] | None = None
+) -> Inputs:
+    """All that a stage's result depends on, as plain values.
+
+    Args:
+        files: the listing of each dataset, where the caller has it already.
+        there: this process is where the stage runs; else what only that place can see is left out.
+
+    Raises:
+        ConfigError: an input that is not there.
+    """
+    return _INPUTS.get(stage.name, _own)(_Asked(stage, spec, rundir, there, files))
+
+
+def fingerprint(value: object) -> str:
+    """SHA-256 of plain values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False, default=str).encode()).hexdigest()
+
+
+def _doctor(asked: _Asked) -> Inputs:
+    return {"spec": asked.spec.sha256()} | ({"host": socket.gethostname(), "packages": packages()} if asked.there else {})
+
+
+def _calibrate(asked: _Asked) -> Inputs:
+    pinned = asked.spec.fields_of("pinned").items()
+    fields = {name: value for name, value in pinned if name.startswith(("data.", "tokenizer."))}
+    return {"fields": fields} | ({"files": asked.files or _files(asked.spec.data.datasets)} if asked.there else {})
+
+
+def _train(asked: _Asked) -> Inputs:
+    return {"contract": asked.contract}
+
+
+def _evaluate(asked: _Asked) -> Inputs:
+    held_out = asked.spec.trainer.eval_data or {}
+    return {
+        "contract": asked.contract,
+        "checkpoint": newest_checkpoint(asked.rundir),
+        "held_out": {name: dataclasses.asdict(dataset) for name, dataset in held_out.items()},
+        "tokens": asked.spec.trainer.eval_tokens,
+        **({"files": _files(held_out, at="trainer.eval_data")} if asked.there else {}),
+    }
+
+
+def _own(asked: _Asked) -> Inputs:
+    stage, order, there = asked.stage, asked.spec.stages.order, asked.there
+    after_training = order.index(stage.name) > order.index(TRAIN)
+    return {
+        "contract": asked.contract,
+        "call": stage.call,
+        "options": dict(stage.options),
+        "paths": {path: _digest(asked.rundir, path, stage) for path in stage.inputs if there or not elsewhere(path)},
+        **({"source": hashlib.sha256(source_of(stage).read_bytes()).hexdigest()} if there else {}),
+        **({"checkpoint": newest_checkpoint(asked.rundir)} if after_training else {}),
+    }
+
+
+_INPUTS: dict[str, Callable[[_Asked], Inputs]] = {
+    "doctor": _doctor,
+    "calibrate": _calibrate,
+    TRAIN: _train,
+    "evaluate": _evaluate,
+}
+
+
+def _files(datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec], **at: str) -> object:
+    from zephon.io.named import listings  # brings in the loader's reading, which a coordinator does without
+
+    return listings(datasets, **at)
+
+
+def _digest(rundir: RunDir, path: str, stage: Stage) -> str:
+    """A file by its content, a directory by the names and sizes below it."""
+    fs, where = fsspec.core.url_to_fs(path) if elsewhere(path) else (rundir.fs, rundir.path(path))
+    if not fs.exists(where):
+        raise ConfigError(
+            f"stage {stage.name}: its input {path} does not exist",
+            follows="it would work on nothing",
+            remedy=f"put the stage that makes it before {stage.name}, or correct stages.own.{stage.name}.inputs",
+        )
+    digest = hashlib.sha256()
+    if fs.isdir(where):
+        for name, info in sorted(fs.find(where, detail=True).items()):
+            digest.update(f"{info['size']} {name.removeprefix(where)}\n".encode())
+    else:
+        with fs.open(where, "rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
