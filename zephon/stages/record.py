@@ -16,6 +16,7 @@ from zephon.errors import ConfigError
 from zephon.exits import Exit, outcome_of
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
+from zephon.run.plain import as_record
 from zephon.spec.experiment import RunSpec
 from zephon.stages.inputs import Inputs, fingerprint, inputs_of
 from zephon.stages.stage import BUILT_IN, TRAIN, Stage, stages_of
@@ -49,8 +50,7 @@ class StageRecord:
 
 def read_record(rundir: RunDir, name: str) -> StageRecord | None:
     """None where the stage was never begun."""
-    found = rundir.find_json("stages", f"{name}.json")
-    return StageRecord(**found) if isinstance(found, dict) else None
+    return as_record(StageRecord, rundir.find_json("stages", f"{name}.json"))
 
 
 def write_record(rundir: RunDir, record: StageRecord) -> None:
@@ -139,16 +139,11 @@ class AttemptStages:
 
 def read_attempt_stages(rundir: RunDir, attempt: int) -> AttemptStages:
     found = rundir.find_json("attempts", RunDir.attempt_name(attempt), "stages.json")
-    if not isinstance(found, dict):
-        return AttemptStages()
-    return AttemptStages(states=dict(found["stages"]), **{name: found[name] for name in _PLAIN})
+    known = as_record(AttemptStages, found) or AttemptStages()
+    return dataclasses.replace(known, states=dict(known.states))
 
 
 def write_attempt_stages(rundir: RunDir, attempt: int, known: AttemptStages) -> None:
     # A list keeps the order of the stages, which an object in a file with sorted keys would lose.
-    data = {"stages": [[*entry] for entry in known.states.items()], **{name: getattr(known, name) for name in _PLAIN}}
-    where = ("attempts", RunDir.attempt_name(attempt), "stages.json")
-    rundir.write_json(*where, data={**data, "time": time.time()})
-
-
-_PLAIN = ("stage", "node", "token", "lost", "status", "cause")
+    data = {**dataclasses.asdict(known), "states": [[*entry] for entry in known.states.items()], "time": time.time()}
+    rundir.write_json("attempts", RunDir.attempt_name(attempt), "stages.json", data=data)
