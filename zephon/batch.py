@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from zephon.cursor import RankState
-from zephon.types import Array, Column, DropSummary, IntArray, Ragged
+from zephon.types import TOKEN_FIELDS, Array, Column, DropSummary, IntArray, Ragged
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,9 +82,6 @@ class SampleBatch:
     def to_training(self, **options: Any) -> dict[str, Any]:
         """Tensors for a training step (arrays where torch is absent); see `zephon.batch.to_training` for the options."""
         return to_training(self, **options)
-
-
-_TOKEN_FIELDS = ("input_ids", "tokens", "token_ids", "ids")
 
 
 def to_training(
@@ -173,7 +170,7 @@ def to_training(
 
 
 def _tokens(batch: SampleBatch, field: str) -> tuple[str, Array]:
-    names = _TOKEN_FIELDS if field == "auto" else (field,)
+    names = TOKEN_FIELDS if field == "auto" else (field,)
     found = next((name for name in names if name in batch.fields), None)
     if found is None:
         raise ValueError(f"the batch has no tokens under {' or '.join(names)}; it has {sorted(batch.fields)}")

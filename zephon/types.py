@@ -8,7 +8,7 @@ Ragged     a column of variable-length rows: flat values and offsets (token ids 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,7 +95,7 @@ class Ragged:
 
     @staticmethod
     def joined(columns: Sequence[Ragged]) -> Ragged:
-        """Columns one behind the other; a single one as it is."""
+        """Columns concatenated; a single one as it is."""
         if len(columns) == 1:
             return columns[0]
         return Ragged(np.concatenate([column.values for column in columns]), Ragged.joined_offsets(columns))
@@ -121,6 +121,12 @@ class Ragged:
 
 Column = list[Any] | Ragged | Array
 
+TOKEN_FIELDS = ("input_ids", "tokens", "token_ids", "ids")
+"""Where stored token ids are looked for, in this order."""
+
+IGNORE_INDEX = -100
+"""The label of a token that is not trained, PyTorch's own default."""
+
 
 def take(column: Column, rows: IntArray) -> Column:
     """Rows of a column, in the given order."""
@@ -131,8 +137,16 @@ def take(column: Column, rows: IntArray) -> Column:
     return column[rows]
 
 
+def element(records: Sequence[Json] | None, fields: Mapping[str, Column], i: int) -> Json:
+    """The fields of one document or row as a new dict; a column wins over a record's field of the same name."""
+    whole = dict(records[i]) if records is not None else {}
+    for name, column in fields.items():
+        whole[name] = column[i]
+    return whole
+
+
 class Dropped(NamedTuple):
-    """Documents that were left out for one reason: int64 arrays of their addresses."""
+    """Documents that were dropped for one reason: int64 arrays of their addresses."""
 
     reason: str
     dataset: IntArray
@@ -145,7 +159,7 @@ class Dropped(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DropSummary:
-    """What `SampleBatch.dropped` says: how many documents were left out, why, and where the first of them are.
+    """What `SampleBatch.dropped` says: how many documents were dropped, why, and where the first of them are.
 
     Args:
         reason: op and rule, such as "map_transform: None" or "pack_flat: longer than max_length".
@@ -171,14 +185,14 @@ class Columns:
         records: one dict per document, or None when the format delivers columns.
         fields: columns by name; they win over a record's field of the same name.
         sources: int64[n], each document's dataset, where an op gathers documents of several; else None.
-        dropped: documents that stages left out, and why.
+        dropped: documents that stages dropped, and why.
         quarantined: (range of the chunk, row) of documents that failed and were set aside, see `zephon.ops.quarantine`.
     """
 
     dataset: int
     shard: IntArray
     row: IntArray
-    records: list[dict[str, Any]] | None
+    records: list[Json] | None
     fields: dict[str, Column] = dataclasses.field(default_factory=dict)
     sources: IntArray | None = None
     dropped: list[Dropped] = dataclasses.field(default_factory=list)
@@ -191,14 +205,13 @@ class Columns:
         """The dataset of document i."""
         return self.dataset if self.sources is None else int(self.sources[i])
 
-    def dicts(self) -> Iterator[dict[str, Any]]:
+    def document(self, i: int) -> Json:
+        """One document as a new dict."""
+        return element(self.records, self.fields, i)
+
+    def dicts(self) -> Iterator[Json]:
         """Each document as one new dict."""
-        names = list(self.fields)
-        for i in range(len(self)):
-            document = dict(self.records[i]) if self.records is not None else {}
-            for name in names:
-                document[name] = self.fields[name][i]
-            yield document
+        return (element(self.records, self.fields, i) for i in range(len(self)))
 
     def take(self, rows: IntArray) -> Columns:
         return Columns(
@@ -213,13 +226,13 @@ class Columns:
         )
 
     def keep(self, rows: IntArray, reason: str) -> Columns:
-        """The given rows (ascending); the others are noted as left out for this reason."""
+        """The given rows (ascending); the others are noted as dropped for this reason."""
         if len(rows) == len(self):
             return self
         kept = self.take(rows)
-        gone = np.setdiff1d(np.arange(len(self)), rows)
-        sources = np.full(len(gone), self.dataset) if self.sources is None else self.sources[gone]
-        kept.dropped.append(Dropped(reason, sources, self.shard[gone], self.row[gone]))
+        dropped = np.setdiff1d(np.arange(len(self)), rows)
+        sources = np.full(len(dropped), self.dataset) if self.sources is None else self.sources[dropped]
+        kept.dropped.append(Dropped(reason, sources, self.shard[dropped], self.row[dropped]))
         return kept
 
 

@@ -119,7 +119,7 @@ def test_best_fit_wrap_takes_the_longest_that_fits_and_splits_one_to_fill_the_ro
     planner.add((i, 0, n) for i, n in enumerate([7, 5, 6, 2]))
     # 7 first; 2 fits behind it; one token of the longest that is left, 6, fills the row.
     assert planner.full() == [[(0, 0, 7), (3, 0, 2), (2, 0, 1)]]
-    assert planner.rest() == [[(1, 0, 5), (2, 1, 6)]]
+    assert planner.remainder() == [[(1, 0, 5), (2, 1, 6)]]
 
 
 def test_limits_leave_out_and_count_with_the_address() -> None:
@@ -259,7 +259,7 @@ def test_the_flush_wastes_less_than_half_a_percent_at_the_defaults(algorithm: st
         if used // interval != (used - n) // interval:
             before = planner.full()
             kept += sum(2048 - sum(stop - start for _, start, stop in row) for row in before)
-            flushed += sum(2048 - sum(stop - start for _, start, stop in row) for row in planner.rest())
+            flushed += sum(2048 - sum(stop - start for _, start, stop in row) for row in planner.remainder())
     share = flushed / (used // interval * interval)
     print(f"{algorithm}: padding before sentinels {kept / used:.3%}, of the flush {share:.3%}")
     assert share < 0.005

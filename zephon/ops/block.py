@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from zephon.types import Array, Column, Columns, IntArray, Ragged
+from zephon.types import Array, Column, Columns, IntArray, Json, Ragged, element
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -41,6 +41,15 @@ class Part:
         if self.used is not None:
             return len(self.used)
         return len(self.datasets)
+
+    def element(self, row: int) -> Json:
+        """The fields of one element as a new dict."""
+        return element(self.records, self.fields, row)
+
+    @property
+    def records(self) -> list[Json] | None:
+        """The documents' records, where there are any."""
+        return self.documents.records if self.documents is not None else None
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -85,7 +94,7 @@ class Block:
         return None
 
     def streams(self, name: str) -> list[Ragged]:
-        """A ragged field in the block's order, in as many pieces as it lies in, where that saves copying."""
+        """A ragged field in the block's order, in as many columns as it lies in, where that saves copying."""
         if self.entire:
             return [part.fields[name] for part in self.parts]  # type: ignore[misc]
         return [self.ragged(name)]
@@ -160,7 +169,7 @@ def of_documents(columns: Columns, datasets: int) -> Block:
 
 
 def concatenate(blocks: list[Block]) -> Block:
-    """Blocks one behind the other; values stay where they are."""
+    """One block of several; values stay where they are."""
     if len(blocks) == 1:
         return blocks[0]
     parts: list[Part] = []
@@ -177,20 +186,20 @@ def concatenate(blocks: list[Block]) -> Block:
     )
 
 
-def concatenate_made(blocks: Iterable[Block | None]) -> Block | None:
-    """What several accumulators or groups made, one behind the other; None when that is nothing."""
+def concatenate_filled(blocks: Iterable[Block | None]) -> Block | None:
+    """What several accumulators or groups have emitted, concatenated; None when that is nothing."""
     filled = [block for block in blocks if block is not None and len(block)]
     return concatenate(filled) if filled else None
 
 
 def addresses_of(block: Block, rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """int64 arrays (dataset, shard, row) of some of a block's documents; (-1, -1, -1) for packed rows."""
-    found = np.full((3, len(rows)), -1, np.int64)
+    addresses = np.full((3, len(rows)), -1, np.int64)
     parts, places = block.part[rows], block.row[rows]
     for number in np.unique(parts).tolist():
         documents = block.parts[number].documents
         if documents is not None:
             here = np.flatnonzero(parts == number)
-            found[0, here] = block.parts[number].datasets[places[here]]
-            found[1, here], found[2, here] = documents.shard[places[here]], documents.row[places[here]]
-    return found[0], found[1], found[2]
+            addresses[0, here] = block.parts[number].datasets[places[here]]
+            addresses[1, here], addresses[2, here] = documents.shard[places[here]], documents.row[places[here]]
+    return addresses[0], addresses[1], addresses[2]

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from zephon.errors import ConfigError
+from zephon.ops.chat_parts import ChatPart, Unrenderable
 from zephon.ops.fields import bad_document, column_of, with_fields
 from zephon.ops.op import StageOp, free
-from zephon.ops.spans import Piece, Unrenderable
 from zephon.ops.tokenize import REMEDY, MissingField, missing
 from zephon.ops.tokenizers import Tokenizer
 from zephon.spec.fields import OnError, Positive
@@ -126,27 +126,27 @@ class TokenizeChat(StageOp):
         records = columns.records if self.preserve_upstream_payload else None
         return with_fields(columns, records, {**kept, **fields}).keep(learned, "tokenize_chat: no supervised token")
 
-    def _cut(self, columns: Columns, i: int, chat: Any, tools: Any, renderer: Renderer | None) -> list[Piece]:
+    def _cut(self, columns: Columns, i: int, chat: Any, tools: Any, renderer: Renderer | None) -> list[ChatPart]:
         """One document as stretches of text or special tokens, each supervised or not."""
         if not isinstance(chat, (list, tuple)) or not all(isinstance(message, dict) and "role" in message for message in chat):
             what = f"field {self.field!r} holds {str(chat)[:60]!r}, not a list of messages with a role"
             raise bad_document(columns, i, what, REMEDY)
         try:
             if renderer is None:
-                pieces = [Piece(str(m.get("content") or ""), None, m["role"] == "assistant") for m in chat]
+                parts = [ChatPart(str(m.get("content") or ""), None, m["role"] == "assistant") for m in chat]
             elif self.span_source == "prefix_difference" or (self.span_source == "auto" and not renderer.has_tags):
-                pieces = renderer.by_difference(chat, tools)
+                parts = renderer.by_difference(chat, tools)
             else:
-                pieces = renderer.by_tags(chat, tools)
-            return self._scoped(pieces, chat)
+                parts = renderer.by_tags(chat, tools)
+            return self._scoped(parts, chat)
         except Unrenderable as error:
             raise bad_document(columns, i, f"the chat template cannot take these messages: {error}", REMEDY) from error
 
-    def _scoped(self, pieces: list[Piece], chat: Any) -> list[Piece]:
+    def _scoped(self, parts: list[ChatPart], chat: Any) -> list[ChatPart]:
         scope = self.loss_scope or "all_assistant"
         if scope == "all_assistant":
-            return pieces
-        spans = _spans(pieces)
+            return parts
+        spans = _spans(parts)
         wanted = spans[-1:]
         if scope == "after_last_user":
             roles = [message["role"] for message in chat]
@@ -156,31 +156,31 @@ class TokenizeChat(StageOp):
                 raise Unrenderable(f"{answers} assistant messages became {len(spans)} spans: unknown which is which")
             wanted = spans[len(spans) - roles[last + 1 :].count("assistant") :]
         keep = {i for span in wanted for i in span}
-        return [piece if i in keep else piece._replace(learned=False) for i, piece in enumerate(pieces)]
+        return [part if i in keep else part._replace(learned=False) for i, part in enumerate(parts)]
 
-    def _encode(self, documents: list[list[Piece]]) -> tuple[Ragged, Ragged]:
+    def _encode(self, documents: list[list[ChatPart]]) -> tuple[Ragged, Ragged]:
         """All stretches of a chunk in one call, then put together by document."""
-        pieces = [piece for document in documents for piece in document]
-        encoded = self.tokenizer.encode([piece.text for piece in pieces if piece.token is None])
-        lengths = np.ones(len(pieces), np.int64)
-        is_text = np.array([piece.token is None for piece in pieces], bool)
+        parts = [part for document in documents for part in document]
+        encoded = self.tokenizer.encode([part.text for part in parts if part.token is None])
+        lengths = np.ones(len(parts), np.int64)
+        is_text = np.array([part.token is None for part in parts], bool)
         lengths[is_text] = encoded.lengths()
-        learned = np.repeat(np.array([piece.learned for piece in pieces], np.uint8), lengths)
+        learned = np.repeat(np.array([part.learned for part in parts], np.uint8), lengths)
         values = np.empty(int(lengths.sum()), np.uint32)
         from_text = np.repeat(is_text, lengths)
         values[from_text] = encoded.values
-        values[~from_text] = [piece.token for piece in pieces if piece.token is not None]
+        values[~from_text] = [part.token for part in parts if part.token is not None]
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         counts = np.cumsum([0, *(len(document) for document in documents)])
         return Ragged(values, ends[counts]), Ragged(learned, ends[counts])
 
 
-def _spans(pieces: list[Piece]) -> list[list[int]]:
-    """Indexes of pieces by span; a span's pieces carry its number."""
+def _spans(parts: list[ChatPart]) -> list[list[int]]:
+    """Indexes of parts by span; a span's parts carry its number."""
     spans: dict[int, list[int]] = {}
-    for i, piece in enumerate(pieces):
-        if piece.learned:
-            spans.setdefault(piece.span, []).append(i)
+    for i, part in enumerate(parts):
+        if part.learned:
+            spans.setdefault(part.span, []).append(i)
     return list(spans.values())
 
 

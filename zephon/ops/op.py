@@ -18,7 +18,7 @@ from zephon.io.dataset import Dataset
 from zephon.ops.block import Block, addresses_of
 from zephon.spec import fields
 from zephon.spec.fields import OnError
-from zephon.types import Columns, Dropped, IntArray, Stage
+from zephon.types import Dropped, IntArray, Json, Stage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Op:
 
     name: ClassVar[str]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if not f.metadata.get("free")}
         return {"op": self.name, **own}
 
@@ -45,7 +45,7 @@ def free(default: Any = None) -> Any:
 
 
 class StageOp(Op):
-    """An op that runs on workers; behind an accumulator, in the lane's thread."""
+    """An op that runs on workers; after an accumulator, in the lane's thread."""
 
     packed: ClassVar[bool] = False  # whether it can also be run on packed rows, with `on_rows`
     on_error: OnError | None = None
@@ -95,12 +95,12 @@ class Accumulator(Protocol):
     def push(self, block: Block) -> Block | None: ...
 
     def flush(self, *, final: bool) -> Block | None:
-        """Gives out what is held. With ``final`` the lane has ended; else a tail may be kept, see `Carrying`."""
+        """Emits what is held. With ``final`` the lane has ended; else the last tokens may be kept, see `Carrying`."""
         ...
 
 
 class Counting:
-    """Base of accumulators that leave documents out: they put them here, and the lane takes them away."""
+    """Base of accumulators that drop documents: they note them here, and the lane takes the notes away."""
 
     def __init__(self) -> None:
         self.dropped: list[Dropped] = []
@@ -109,7 +109,7 @@ class Counting:
         pass
 
     def drop(self, block: Block, rows: IntArray, reason: str) -> None:
-        """Notes documents of a block as left out; elements that are packed rows have no address and count as row -1."""
+        """Notes documents of a block as dropped; elements that are packed rows have no address and count as row -1."""
         if len(rows):
             self.dropped.append(Dropped(reason, *addresses_of(block, rows)))
 
@@ -145,21 +145,22 @@ class Carrying(Accumulator, Protocol):
 
 
 class AccumulatorOp(Op):
-    """An op with a state per lane.
+    """An op with a state per lane."""
 
-    ``reorders`` says that the order or content of its outputs depends on where sentinels fall, so that the flush
-    interval is part of the stream. ``joins`` says that it makes no difference whether blocks are pushed one by one or as one.
-    """
+    @property
+    def reorders(self) -> bool:
+        """Whether its outputs depend on where sentinels fall, so that the flush interval is part of the stream."""
+        return True
 
-    reorders: ClassVar[bool] = True
-    carries: ClassVar[bool] = False
-    joins: ClassVar[bool] = False
+    @property
+    def carries(self) -> bool:
+        """Whether its state is a `Carrying`."""
+        return False
+
+    @property
+    def joins(self) -> bool:
+        """Whether it makes no difference that blocks are pushed one by one or as one."""
+        return False
 
     def open(self, context: LaneContext) -> Accumulator:
         raise NotImplementedError
-
-
-def run_stages(stages: list[Stage], columns: Columns) -> Columns:
-    for stage in stages:
-        columns = stage(columns)
-    return columns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -14,13 +14,13 @@ from zephon.ops.block import Block
 from zephon.ops.functions import identity_of
 from zephon.ops.op import Accumulator, AccumulatorOp, LaneContext, free
 from zephon.ops.packing.bins import Bins, Planner, Splitting
-from zephon.ops.packing.fitting import Admission, Fitting, group_numbers
-from zephon.ops.packing.gate import Gate
+from zephon.ops.packing.fitting import Fitting
 from zephon.ops.packing.pool import Pool
+from zephon.ops.packing.router import CarryingRouter, LengthFilter, Router, group_numbers
 from zephon.ops.packing.wrap import Wrap
 from zephon.ops.records import payloads
 from zephon.spec.fields import Packing, Positive
-from zephon.types import IntArray, Ragged
+from zephon.types import IntArray, Json, Ragged
 
 WHOLE = ("first_fit", "best_fit")
 Homogeneity = Literal["none", "group", "full"]
@@ -43,18 +43,18 @@ class Pack(AccumulatorOp):
     parallelism: Positive | None = free()
 
     @property
-    def reorders(self) -> bool:  # type: ignore[override]
+    def reorders(self) -> bool:
         return self.algorithm != "wrap"
 
     @property
-    def carries(self) -> bool:  # type: ignore[override]
+    def carries(self) -> bool:
         return self.algorithm == "wrap"
 
     @property
-    def joins(self) -> bool:  # type: ignore[override]
+    def joins(self) -> bool:
         return self.algorithm == "wrap"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         own = super().describe()
         if self.algorithm == "wrap":
             del own["num_bins"], own["max_sequences_per_bin"]
@@ -73,7 +73,7 @@ class Pack(AccumulatorOp):
         if self.min_sequence_length > self.max_length:
             raise ConfigError(
                 f"min_sequence_length={self.min_sequence_length} is above max_length={self.max_length}",
-                follows="every document would be left out",
+                follows="every document would be dropped",
                 remedy="lower it",
             )
         if (self.homogeneity == "group") != (self.groups is not None):
@@ -108,13 +108,14 @@ class Pack(AccumulatorOp):
                 labels[dataset] = group
         return labels
 
-    def _gate(self, context: LaneContext, lengths: Callable[[Block], IntArray], open_one: Callable[[], Any]) -> Gate:
-        groups = group_numbers(context.names or [""] * context.datasets, self.homogeneity, self._labels())
-        oversized = {None: "dropped", True: "dropped", False: "error"}[self.drop_oversized]
+    def _length_filter(self) -> LengthFilter:
+        oversized = "error" if self.drop_oversized is False else "dropped"
         if self.algorithm not in WHOLE and not self.drop_oversized:
             oversized = "kept"
-        admission = Admission(self.name, self.max_length, self.min_sequence_length, oversized)
-        return Gate(admission, lengths, groups, open_one, context)
+        return LengthFilter(self.name, self.max_length, self.min_sequence_length, oversized)
+
+    def _groups(self, context: LaneContext) -> list[int]:
+        return group_numbers(context.names or [""] * context.datasets, self.homogeneity, self._labels())
 
     def _planner(self) -> Planner:
         count = self.num_bins or BINS
@@ -143,15 +144,14 @@ class PackFlat(Pack):
             )
 
     def open(self, context: LaneContext) -> Accumulator:
-        pad = self.pad_token_id or 0
-
-        def one() -> Accumulator:
-            if self.algorithm == "wrap":
-                return Wrap(self.max_length, pad, context.datasets)
-            pool = Pool(self.max_length, pad, context.datasets)
-            return Fitting(self._planner, pool, token_lengths, pool.rows)
-
-        return self._gate(context, token_lengths, one)
+        pad, groups = self.pad_token_id or 0, self._groups(context)
+        count = max(groups) + 1
+        if self.algorithm == "wrap":
+            streams = [Wrap(self.max_length, pad, context.datasets) for _ in range(count)]
+            return CarryingRouter(self._length_filter(), token_lengths, groups, streams, context)
+        pools = [Pool(self.max_length, pad, context.datasets) for _ in range(count)]
+        packers = [Fitting(self._planner, pool, pool.rows) for pool in pools]
+        return Router(self._length_filter(), token_lengths, groups, packers, context)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,18 +160,18 @@ class PackSequences(Pack):
 
     name: ClassVar[str] = "pack_sequences"
 
-    length_fn: Callable[[dict[str, Any]], int] | None = None
+    length_fn: Callable[[Json], int] | None = None
     pack_payloads: bool = True
     version: str | None = None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         own = super().describe()
         if self.length_fn is not None:
             own["length_fn"] = self._identity
         return own
 
     @functools.cached_property
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> Json:
         assert self.length_fn is not None
         return identity_of(self.length_fn, self.version, where="pack_sequences(length_fn)")
 
@@ -187,13 +187,11 @@ class PackSequences(Pack):
         self.describe()
 
     def open(self, context: LaneContext) -> Accumulator:
+        groups = self._groups(context)
+        pools = [Pool(self.max_length, 0, context.datasets) for _ in range(max(groups) + 1)]
+        packers = [Fitting(self._planner, pool, functools.partial(pool.groups, whole=self.pack_payloads)) for pool in pools]
         lengths = token_lengths if self.length_fn is None else self._measured
-
-        def one() -> Accumulator:
-            pool = Pool(self.max_length, 0, context.datasets)
-            return Fitting(self._planner, pool, lengths, lambda rows: pool.groups(rows, whole=self.pack_payloads))
-
-        return self._gate(context, lengths, one)
+        return Router(self._length_filter(), lengths, groups, packers, context)
 
     def _measured(self, block: Block) -> IntArray:
         assert self.length_fn is not None
@@ -206,7 +204,6 @@ def token_lengths(block: Block) -> IntArray:
         if not isinstance(part.fields.get("input_ids"), Ragged):
             raise DataError(
                 f"documents have no token ids to pack; they have {sorted(part.fields)}",
-                follows="there would be nothing to put into a row",
                 remedy="put .tokenize(...) before packing, or store token ids as 'input_ids'",
             )
     return block.used()

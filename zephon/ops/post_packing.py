@@ -18,9 +18,12 @@ class PostPackingStage(AccumulatorOp):
     """Turns a stage into an accumulator that holds nothing."""
 
     name: ClassVar[str] = "post_packing_stage"
-    reorders: ClassVar[bool] = False
 
     op: StageOp
+
+    @property
+    def reorders(self) -> bool:
+        return False
 
     def describe(self) -> Json:
         return self.op.describe()

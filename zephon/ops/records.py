@@ -11,7 +11,7 @@ import numpy as np
 from zephon.errors import DataError
 from zephon.ops.block import Block, Part, addresses_of, concatenate, identity, of_documents
 from zephon.ops.fields import extract_token_columns
-from zephon.types import Array, Column, Columns, IntArray, Ragged
+from zephon.types import Array, Column, Columns, IntArray, Ragged, element
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,8 +53,7 @@ def payloads(block: Block) -> list[dict[str, Any]]:
     out = []
     for number, row in zip(block.part.tolist(), block.row.tolist(), strict=True):
         part = block.parts[number]
-        record = part.documents.records[row] if part.documents is not None and part.documents.records is not None else {}
-        payload = {**record, **{name: column[row] for name, column in part.fields.items()}}
+        payload = part.element(row)
         if part.starts is not None:
             payload["positions"] = row_positions(part.starts[row], int(part.used[row]), len(payload["input_ids"]))
         out.append(payload)
@@ -82,12 +81,11 @@ def columns_of(block: Block) -> Columns:
     for name in names:
         if all(isinstance(part.fields.get(name), Ragged) for part in block.parts):
             fields[name] = block.ragged(name)
-    rest = [name for name in names if name not in fields]
     records = []
     for number, place in zip(block.part.tolist(), block.row.tolist(), strict=True):
         part = block.parts[number]
-        held = part.documents.records[place] if part.documents is not None and part.documents.records is not None else {}
-        records.append({**held, **{name: part.fields[name][place] for name in rest if name in part.fields}})
+        others = {name: column for name, column in part.fields.items() if name not in fields}
+        records.append(element(part.records, others, place))
     return Columns(int(sources[0]) if len(sources) else 0, shard, row, records, fields, sources)
 
 

@@ -1,6 +1,6 @@
 """shuffle: a per-lane buffer, emptied at each sentinel; all its randomness is a function of (seed, lane, block).
 
-streaming      a full buffer gives out a random element for each new one; what is left leaves in permuted order
+streaming      a full buffer emits a random element for each new one; the remainder leaves in permuted order
 block          the buffer is filled, permuted and emptied as a whole
 block_warmup   as block, with the first blocks of an interval smaller, so that the first outputs come sooner
 """
@@ -25,11 +25,14 @@ class Shuffle(AccumulatorOp):
     """See `Pipeline.shuffle`."""
 
     name: ClassVar[str] = "shuffle"
-    joins: ClassVar[bool] = True
 
     buffer_size: Positive = 8192
     seed: int = 0
     algorithm: Algorithm = "streaming"
+
+    @property
+    def joins(self) -> bool:
+        return True
 
     def open(self, context: LaneContext) -> Accumulator:
         key = derive(self.seed, "shuffle", context.lane)
@@ -104,8 +107,8 @@ class Blocks:
         while len(pool) - at >= self._target:
             out.append(self._permuted(pool, at, at + self._target))
             at += len(out[-1])
-        rest = pool.take(np.arange(at, len(pool)))
-        self._held, self._count = ([rest.compact()] if len(rest) else []), len(rest)
+        remainder = pool.take(np.arange(at, len(pool)))
+        self._held, self._count = ([remainder.compact()] if len(remainder) else []), len(remainder)
         return concatenate(out)
 
     def flush(self, *, final: bool) -> Block | None:

@@ -18,7 +18,7 @@ import jinja2.parser
 import jinja2.sandbox
 
 from zephon.errors import ConfigError
-from zephon.ops.spans import Piece, Unrenderable
+from zephon.ops.chat_parts import ChatPart, Unrenderable
 from zephon.ops.tokenizers import Tokenizer
 
 _OPEN, _CLOSE, _ORDINARY, _BOS, _EOS = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
@@ -84,24 +84,24 @@ class Renderer:
         inner = [re.escape(spelling) for spelling in longest if len(spelling) > 1]
         self._inside = re.compile("|".join(inner)) if inner else None
 
-    def by_tags(self, chat: Any, tools: Any) -> list[Piece]:
+    def by_tags(self, chat: Any, tools: Any) -> list[ChatPart]:
         """Spans from ``{% generation %}``."""
         text = self._render(chat, tools, prompt=False)
-        pieces: list[Piece] = []
+        parts: list[ChatPart] = []
         at, span, inside = 0, 0, False
         for mark in re.finditer(f"[{_OPEN}{_CLOSE}]", text):
-            self._cut(text[at : mark.start()], inside, span, pieces)
+            self._cut(text[at : mark.start()], inside, span, parts)
             if (mark.group() == _OPEN) == inside:
                 raise Unrenderable("generation blocks inside each other")
             inside, at = not inside, mark.end()
             span += inside
-        self._cut(text[at:], False, span, pieces)
-        return pieces
+        self._cut(text[at:], False, span, parts)
+        return parts
 
-    def by_difference(self, chat: Any, tools: Any) -> list[Piece]:
+    def by_difference(self, chat: Any, tools: Any) -> list[ChatPart]:
         """Spans from what each assistant message adds to the text before it."""
         whole = self._plain(chat, tools, prompt=False)
-        pieces: list[Piece] = []
+        parts: list[ChatPart] = []
         at = span = 0
         for i, message in enumerate(chat):
             if message["role"] != "assistant":
@@ -113,11 +113,11 @@ class Renderer:
                     "mark spans with {% generation %} in the template"
                 )
             span += 1
-            self._cut(whole[at : len(before)], False, 0, pieces)
-            self._cut(whole[len(before) : len(after)], True, span, pieces)
+            self._cut(whole[at : len(before)], False, 0, parts)
+            self._cut(whole[len(before) : len(after)], True, span, parts)
             at = len(after)
-        self._cut(whole[at:], False, 0, pieces)
-        return pieces
+        self._cut(whole[at:], False, 0, parts)
+        return parts
 
     def _before(self, chat: Any, i: int, tools: Any) -> str:
         """The text in front of message i, with the assistant's header where the template gives one."""
@@ -152,18 +152,18 @@ class Renderer:
             return [self._ordinary(item) for item in value]
         return value
 
-    def _cut(self, text: str, learned: bool, span: int, pieces: list[Piece]) -> None:
+    def _cut(self, text: str, learned: bool, span: int, parts: list[ChatPart]) -> None:
         at = 0
         for found in self._special.finditer(text) if self._special else ():
-            self._text(text[at : found.start()], learned, span, pieces)
-            pieces.append(Piece("", self._ids[found.group()], learned, span))
+            self._text(text[at : found.start()], learned, span, parts)
+            parts.append(ChatPart("", self._ids[found.group()], learned, span))
             at = found.end()
-        self._text(text[at:], learned, span, pieces)
+        self._text(text[at:], learned, span, parts)
 
-    def _text(self, text: str, learned: bool, span: int, pieces: list[Piece]) -> None:
+    def _text(self, text: str, learned: bool, span: int, parts: list[ChatPart]) -> None:
         text = text.replace(_ORDINARY, "")
         if text:
-            pieces.append(Piece(text, None, learned, span))
+            parts.append(ChatPart(text, None, learned, span))
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:

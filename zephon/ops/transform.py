@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from zephon.errors import ConfigError, DataError
-from zephon.ops.block import Block, concatenate_made
+from zephon.ops.block import Block, concatenate_filled
 from zephon.ops.fields import bad_document, column_of, extract_token_columns, mark, put, with_fields
 from zephon.ops.functions import identity_of
 from zephon.ops.op import Accumulator, AccumulatorOp, Counting, LaneContext, StageOp, free
@@ -210,7 +210,7 @@ class _Stateful(Counting):
             first = records[0].meta
             error.add_note(f"in stateful_transform {op.label!r}, lane {first.lane}, given records from {first} on")
             raise
-        return concatenate_made(made)
+        return concatenate_filled(made)
 
     def flush(self, *, final: bool) -> Block | None:
         if self._last is None:

@@ -12,21 +12,21 @@ import bisect
 from collections.abc import Iterable
 from typing import Protocol
 
-Piece = tuple[int, int, int]
+Slice = tuple[int, int, int]
 """A slice of a document: its number in the pool, and its tokens from ``start`` to ``stop``. A plain tuple, for speed."""
 
-Row = list[Piece]
+Row = list[Slice]
 
 
 class Planner(Protocol):
-    def add(self, pieces: Iterable[Piece]) -> None: ...
+    def add(self, slices: Iterable[Slice]) -> None: ...
 
     def full(self) -> list[Row]:
-        """Rows that are finished, each given out once."""
+        """Rows that are finished, each emitted once."""
         ...
 
-    def rest(self) -> list[Row]:
-        """All others; behind this nothing is held."""
+    def remainder(self) -> list[Row]:
+        """All others; after this nothing is held."""
         ...
 
 
@@ -36,7 +36,7 @@ class Bins:
     Args:
         length: tokens of a row.
         bins: how many may be open.
-        most: pieces of a row, at most.
+        most: slices of a row, at most.
         least: the shortest document there can be: a bin with less room is full.
         best: best_fit instead of first_fit.
     """
@@ -48,10 +48,10 @@ class Bins:
         self._open: list[Row] = []
         self._done: list[Row] = []
 
-    def add(self, pieces: Iterable[Piece]) -> None:
+    def add(self, slices: Iterable[Slice]) -> None:
         rooms, rows, best = self._rooms, self._open, self._best
-        for piece in pieces:
-            need = piece[2] - piece[1]
+        for part in slices:
+            need = part[2] - part[1]
             if best:
                 at = bisect.bisect_left(rooms, need)
             else:
@@ -65,10 +65,10 @@ class Bins:
                     fullest = 0 if best else rooms.index(min(rooms))
                     del rooms[fullest]
                     self._done.append(rows.pop(fullest))
-                self._put(self._length - need, [piece], len(rooms))
+                self._put(self._length - need, [part], len(rooms))
                 continue
             row, room = rows[at], rooms[at] - need
-            row.append(piece)
+            row.append(part)
             if best or room < self._least or len(row) >= self._most:
                 del rooms[at], rows[at]
                 self._put(room, row, at)
@@ -88,15 +88,15 @@ class Bins:
         done, self._done = self._done, []
         return done
 
-    def rest(self) -> list[Row]:
+    def remainder(self) -> list[Row]:
         rows, self._open, self._rooms = self._open, [], []
-        again = self._again([piece for row in rows for piece in row])
+        again = self._repacked([part for row in rows for part in row])
         return again if len(again) < len(rows) else rows
 
-    def _again(self, pieces: list[Piece]) -> list[Row]:
+    def _repacked(self, slices: list[Slice]) -> list[Row]:
         """What is held at the end, longest first into the tightest bin: often fewer rows than were open."""
-        packer = Bins(self._length, len(pieces) + 1, self._most, self._least, best=True)
-        packer.add(sorted(pieces, key=lambda piece: piece[1] - piece[2]))
+        packer = Bins(self._length, len(slices) + 1, self._most, self._least, best=True)
+        packer.add(sorted(slices, key=lambda part: part[1] - part[2]))
         return [*packer._done, *packer._open]
 
 
@@ -106,37 +106,37 @@ class Splitting:
     def __init__(self, length: int, candidates: int, most: int | None) -> None:
         self._length, self._candidates, self._most = length, candidates, most or 1 << 62
         self._lengths: list[int] = []  # of the pool, ascending; of equals the oldest is last
-        self._pool: list[Piece] = []
+        self._pool: list[Slice] = []
         self._tokens = 0
         self._done: list[Row] = []
 
-    def add(self, pieces: Iterable[Piece]) -> None:
-        for piece in pieces:
-            self._put(piece)
+    def add(self, slices: Iterable[Slice]) -> None:
+        for part in slices:
+            self._put(part)
             while self._tokens >= self._length and (
                 len(self._pool) > self._candidates or self._tokens > self._candidates * self._length
             ):
                 self._done.append(self._row())
 
-    def _put(self, piece: Piece) -> None:
-        length = piece[2] - piece[1]
+    def _put(self, part: Slice) -> None:
+        length = part[2] - part[1]
         at = bisect.bisect_left(self._lengths, length)
         self._tokens += length
         self._lengths.insert(at, length)
-        self._pool.insert(at, piece)
+        self._pool.insert(at, part)
 
     def _row(self) -> Row:
         row: Row = []
         room = self._length
         while room and self._pool and len(row) < self._most:
             at = bisect.bisect_right(self._lengths, room) - 1  # -1 when none fits: then the longest is split
-            piece, length = self._pool.pop(at), self._lengths.pop(at)
+            part, length = self._pool.pop(at), self._lengths.pop(at)
             self._tokens -= length
             if at < 0:
-                number, start, stop = piece
+                number, start, stop = part
                 self._put((number, start + room, stop))
-                piece, length = (number, start, start + room), room
-            row.append(piece)
+                part, length = (number, start, start + room), room
+            row.append(part)
             room -= length
         return row
 
@@ -144,7 +144,7 @@ class Splitting:
         done, self._done = self._done, []
         return done
 
-    def rest(self) -> list[Row]:
+    def remainder(self) -> list[Row]:
         rows = self.full()
         while self._pool:
             rows.append(self._row())

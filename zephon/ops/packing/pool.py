@@ -7,16 +7,16 @@ all documents of a set of rows at once.
 from __future__ import annotations
 
 import bisect
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from zephon.errors import DataError
 from zephon.ops.block import Block, Part, identity
-from zephon.ops.packing.bins import Row
+from zephon.ops.packing.bins import Row, Slice
 from zephon.ops.packing.stream import aligned_fields, make_rows
 from zephon.ops.records import payloads
-from zephon.types import Array, Column, IntArray, Ragged
+from zephon.types import Array, IntArray, Json, Ragged
 
 _SHORT = 64  # tokens: shorter slices are gathered through one index, longer ones copied one by one
 
@@ -26,7 +26,44 @@ class _Held:
 
     def __init__(self, first: int, block: Block, lengths: IntArray, waiting: int) -> None:
         self.first, self.block, self.lengths, self.waiting = first, block, lengths, waiting
-        self.payloads: list[dict[str, Any]] | None = None
+        self._payloads: list[Json] | None = None
+
+    def payload(self, element: int) -> Json:
+        """One document as a dict; all of a block are made at once, and when the first is asked for."""
+        if self._payloads is None:
+            self._payloads = payloads(self.block)
+        return self._payloads[element]
+
+
+class _Layout(NamedTuple):
+    """Slices of documents in their rows, row by row; all int64.
+
+    Args:
+        documents, begins, ends: [slices], a document's number and which of its tokens the slice is.
+        rows, starts: [slices], the slice's row, and where in it the slice starts.
+        offsets: [rows + 1], the slices of each row.
+        used: [rows], tokens of each row.
+    """
+
+    documents: IntArray
+    begins: IntArray
+    ends: IntArray
+    rows: IntArray
+    starts: IntArray
+    offsets: IntArray
+    used: IntArray
+
+    @staticmethod
+    def of(rows: list[Row]) -> _Layout:
+        slices = np.array([part for row in rows for part in row], np.int64)
+        documents, begins, ends = slices[:, 0], slices[:, 1], slices[:, 2]
+        counts = np.array([len(row) for row in rows], np.int64)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        row_of = np.repeat(np.arange(len(rows)), counts)
+        # Where slices begin when all rows are laid end to end without padding, and where all of them end.
+        laid = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - begins)])
+        row_starts = laid[offsets[:-1]]
+        return _Layout(documents, begins, ends, row_of, laid[:-1] - row_starts[row_of], offsets, laid[offsets[1:]] - row_starts)
 
 
 class Pool:
@@ -44,6 +81,10 @@ class Pool:
         self._next = 0
         self._names: list[str] | None = None
 
+    def __len__(self) -> int:
+        """Blocks that are held."""
+        return len(self._held)
+
     def hold(self, block: Block, lengths: IntArray) -> int:
         """Takes a block; returns the number of its first document. Documents without a token never leave."""
         first, self._next = self._next, self._next + len(block)
@@ -56,77 +97,74 @@ class Pool:
         """Packed rows, padded at the end."""
         if not rows:
             return None
-        pieces = np.array([piece for row in rows for piece in row], np.int64)
-        sizes = np.array([len(row) for row in rows], np.int64)
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-        lengths = pieces[:, 2] - pieces[:, 1]
-        ends = np.cumsum(lengths)
-        row = np.repeat(np.arange(len(rows)), sizes)
-        before = np.concatenate([np.zeros(1, np.int64), ends])[offsets[:-1]]
-        starts = ends - lengths - before[row]
-        used = ends[offsets[1:] - 1] - before
-        to = row * self._length + starts
-        sources = np.empty(len(pieces), np.int64)
-        out: dict[str, Array] = {}
-        for held, here in self._by_block(pieces[:, 0]):
-            element = pieces[here, 0] - held.first
-            sources[here] = held.block.datasets()[element]
-            part, place = held.block.part[element], held.block.row[element]
-            for number in np.unique(part).tolist():
-                mine = part == number
-                self._copy(held.block.parts[number], place[mine], pieces[here[mine]], to[here[mine]], out, len(rows))
-            self._release(held, element, pieces[here, 2])
-        fields = {name: flat.reshape(len(rows), self._length) for name, flat in out.items()}
-        return make_rows(fields, starts, sources, offsets, used, self._datasets)
+        layout = _Layout.of(rows)
+        targets = layout.rows * self._length + layout.starts  # in the flat rows
+        sources = np.empty(len(targets), np.int64)
+        flat: dict[str, Array] = {}
+        for held, chosen in self._by_block(layout.documents):
+            elements = layout.documents[chosen] - held.first
+            sources[chosen] = held.block.datasets()[elements]
+            part_of, place = held.block.part[elements], held.block.row[elements]
+            for number in np.unique(part_of).tolist():
+                inside = part_of == number
+                slices = chosen[inside]
+                begins, lengths = layout.begins[slices], layout.ends[slices] - layout.begins[slices]
+                self._copy(held.block.parts[number], place[inside], begins, lengths, targets[slices], flat, len(rows))
+            self._release(held, elements, layout.ends[chosen])
+        fields = {name: values.reshape(len(rows), self._length) for name, values in flat.items()}
+        return make_rows(fields, layout.starts, sources, layout.offsets, layout.used, self._datasets)
 
-    def _copy(self, part: Part, place: IntArray, pieces: IntArray, to: IntArray, out: dict[str, Array], rows: int) -> None:
-        """Copies slices of a part's documents to their places in the flat rows."""
+    def _copy(
+        self,
+        part: Part,
+        documents: IntArray,
+        begins: IntArray,
+        lengths: IntArray,
+        targets: IntArray,
+        flat: dict[str, Array],
+        rows: int,
+    ) -> None:
+        """Copies slices of a part's documents to their places in the flat rows, which are made at the first copy."""
         if self._names is None:
             self._names = aligned_fields(part)
-        lengths = pieces[:, 2] - pieces[:, 1]
         for name in self._names:
             column = part.fields.get(name)
             if not isinstance(column, Ragged):
                 raise fields_differ(name)
-            if name not in out:
-                filler = self._pad if name == "input_ids" else 0
-                out[name] = np.full(rows * self._length, filler, column.values.dtype)
-            flat, values = out[name], column.values
-            begin = column.offsets[place] + pieces[:, 1]
-            if lengths.sum() < _SHORT * len(lengths):
-                within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-                flat[np.repeat(to, lengths) + within] = values[np.repeat(begin, lengths) + within]
-                continue
-            for target, source, length in zip(to.tolist(), begin.tolist(), lengths.tolist(), strict=True):
-                flat[target : target + length] = values[source : source + length]
+            if name not in flat:
+                flat[name] = np.full(rows * self._length, self._pad if name == "input_ids" else 0, column.values.dtype)
+            _copy_slices(column.values, column.offsets[documents] + begins, lengths, flat[name], targets)
 
     def groups(self, rows: list[Row], *, whole: bool) -> Block | None:
         """The documents of each row as ``packed_samples``: a list of payloads, or with ``whole=False`` of tokens alone."""
         if not rows:
             return None
         counts = np.zeros((len(rows), self._datasets), np.int64)
-        out: list[list[dict[str, Any]]] = []
+        groups: list[list[Json]] = []
         for number, row in enumerate(rows):
-            samples = []
-            for document, start, stop in row:
-                held = self._held[bisect.bisect_right([held.first for held in self._held], document) - 1]
-                element = document - held.first
-                if held.payloads is None:
-                    held.payloads = payloads(held.block)
-                payload, part = held.payloads[element], held.block.parts[int(held.block.part[element])]
-                tokens = isinstance(part.fields.get("input_ids"), Ragged)
-                if tokens and (start, stop) != (0, int(held.lengths[element])):
-                    aligned = aligned_fields(part)
-                    payload = {name: value[start:stop] if name in aligned else value for name, value in payload.items()}
-                samples.append(payload if whole else {"input_ids": payload["input_ids"]})
-                dataset = int(part.datasets[int(held.block.row[element])])
-                counts[number, dataset] += stop - start if tokens else 0
-            out.append(samples)
-        pieces = np.array([piece for row in rows for piece in row], np.int64)
-        for held, here in self._by_block(pieces[:, 0]):
-            self._release(held, pieces[here, 0] - held.first, pieces[here, 2])
-        column: Column = out
-        return identity(Part({"packed_samples": column}, np.full(len(rows), -1, np.int64)), counts)
+            groups.append([])
+            for part in row:
+                payload, dataset, tokens = self._sample(part)
+                groups[-1].append(payload if whole else {"input_ids": payload["input_ids"]})
+                counts[number, dataset] += tokens
+        layout = _Layout.of(rows)
+        for held, chosen in self._by_block(layout.documents):
+            self._release(held, layout.documents[chosen] - held.first, layout.ends[chosen])
+        return identity(Part({"packed_samples": groups}, np.full(len(rows), -1, np.int64)), counts)
+
+    def _sample(self, part: Slice) -> tuple[Json, int, int]:
+        """A slice of a document as (payload, its dataset, how many tokens)."""
+        document, begin, end = part
+        held = self._held[bisect.bisect_right(self._held, document, key=lambda block: block.first) - 1]
+        element = document - held.first
+        payload, values = held.payload(element), held.block.parts[int(held.block.part[element])]
+        dataset = int(values.datasets[int(held.block.row[element])])
+        if not isinstance(values.fields.get("input_ids"), Ragged):
+            return payload, dataset, 0
+        if (begin, end) != (0, int(held.lengths[element])):
+            aligned = aligned_fields(values)
+            payload = {name: value[begin:end] if name in aligned else value for name, value in payload.items()}
+        return payload, dataset, end - begin
 
     def _by_block(self, documents: IntArray) -> list[tuple[_Held, IntArray]]:
         """The blocks that some documents lie in, each with the indexes of those documents."""
@@ -134,11 +172,22 @@ class Pool:
         block = np.searchsorted(firsts, documents, side="right") - 1
         return [(self._held[number], np.flatnonzero(block == number)) for number in np.unique(block).tolist()]
 
-    def _release(self, held: _Held, element: IntArray, stop: IntArray) -> None:
+    def _release(self, held: _Held, elements: IntArray, ends: IntArray) -> None:
         """A document has left when its last slice has, which is the last to leave."""
-        held.waiting -= int(np.count_nonzero(stop == held.lengths[element]))
+        held.waiting -= int(np.count_nonzero(ends == held.lengths[elements]))
         if held.waiting == 0:
             self._held.remove(held)
+
+
+def _copy_slices(values: Array, begins: IntArray, lengths: IntArray, out: Array, targets: IntArray) -> None:
+    """``out[t : t + n] = values[b : b + n]`` for each target t, begin b and length n."""
+    total = lengths.sum()
+    if total < _SHORT * len(lengths):
+        within = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        out[np.repeat(targets, lengths) + within] = values[np.repeat(begins, lengths) + within]
+        return
+    for target, begin, length in zip(targets.tolist(), begins.tolist(), lengths.tolist(), strict=True):
+        out[target : target + length] = values[begin : begin + length]
 
 
 def fields_differ(name: str) -> DataError:

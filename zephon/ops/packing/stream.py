@@ -1,8 +1,14 @@
-"""A stream of tokens with its document boundaries, and the rows cut from it."""
+"""A stream of tokens with its document boundaries, and the rows cut from it.
+
+values       a a a a a | b b b | c c c c c c c c | d d
+boundaries   0           5       8                 16          where documents begin, and of which dataset they are
+rows of 6    aaaaab  bbcccc  ccccdd                            each row is segments: [a: 0, b: 5] [b: 0, c: 2] [c: 0, d: 4]
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,140 +28,164 @@ def aligned_fields(part: Part) -> list[str]:
     return ["input_ids", *sorted(same)]
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Stream:
-    """Tokens laid end to end.
+class Boundaries(NamedTuple):
+    """Where documents begin in a stream.
 
     Args:
-        values: per field, one value a token.
-        starts: int64, where documents begin; the first is 0 unless the stream is empty.
-        sources: int64, the dataset of each of them.
+        starts: int64, ascending; the first is 0 unless the stream is empty.
+        sources: int64, the dataset of each document.
     """
 
-    values: dict[str, Array]
     starts: IntArray
     sources: IntArray
 
+    def extended(self, offsets: IntArray, sources: IntArray, after: int) -> Boundaries:
+        """With further documents, which lie at ``offsets`` after that many tokens. One without a token begins nowhere."""
+        begins = offsets[:-1]
+        filled = offsets[1:] > begins
+        if not filled.all():
+            begins, sources = begins[filled], sources[filled]
+        return Boundaries(np.concatenate([self.starts, begins + after]), np.concatenate([self.sources, sources]))
+
+    def split(self, at: int, end: int) -> tuple[Boundaries, Boundaries]:
+        """Those of the first ``at`` tokens, and those of the others up to ``end``: a document that is cut begins anew there."""
+        first = int(self.starts.searchsorted(at))
+        starts, sources = self.starts[first:] - at, self.sources[first:]
+        if at < end and (len(starts) == 0 or starts[0] != 0):
+            starts = np.concatenate([np.zeros(1, np.int64), starts])
+            sources = np.concatenate([self.sources[first - 1 : first], sources])
+        return Boundaries(self.starts[:first], self.sources[:first]), Boundaries(starts, sources)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Stream:
+    """Tokens laid end to end: ``values`` by field, one a token, and the boundaries of their documents."""
+
+    values: dict[str, Array]
+    boundaries: Boundaries
+
     @staticmethod
     def empty() -> Stream:
-        return Stream({}, np.empty(0, np.int64), np.empty(0, np.int64))
+        return Stream({}, Boundaries(np.empty(0, np.int64), np.empty(0, np.int64)))
 
     def __len__(self) -> int:
         return len(self.values["input_ids"]) if self.values else 0
 
     def append(self, block: Block) -> int:
-        """Puts the documents of a block behind; returns how many tokens they are."""
+        """Adds the documents of a block at the end; returns how many tokens they are."""
         if len(block) == 0:
             return 0
-        names = aligned_fields(block.parts[0]) if not self.values else list(self.values)
-        columns = {name: block.ragged(name) for name in names}
+        columns = {name: block.ragged(name) for name in self._names(block)}
         offsets = columns["input_ids"].offsets
-        filled = np.diff(offsets) > 0
-        shift = len(self)
-        self.starts = np.concatenate([self.starts, offsets[:-1][filled] + shift])
-        self.sources = np.concatenate([self.sources, block.datasets()[filled]])
-        if shift:
-            self.values = {name: np.concatenate([self.values[name], columns[name].values]) for name in names}
-        else:
-            self.values = {name: columns[name].values for name in names}
+        self.boundaries = self.boundaries.extended(offsets, block.datasets(), len(self))
+        self._hold({name: column.values for name, column in columns.items()})
         return int(offsets[-1])
 
     def split(self, at: int) -> tuple[Stream, Stream]:
-        """The first ``at`` tokens and the rest. A document that is cut begins anew in the rest."""
-        first = int(np.searchsorted(self.starts, at))
-        head = Stream({n: v[:at] for n, v in self.values.items()}, self.starts[:first], self.sources[:first])
-        starts, sources = self.starts[first:] - at, self.sources[first:]
-        if at < len(self) and (len(starts) == 0 or starts[0] != 0):
-            starts = np.concatenate([np.zeros(1, np.int64), starts])
-            sources = np.concatenate([self.sources[first - 1 : first], sources])
-        # Copied, so that a short tail does not keep its whole chunk in memory.
-        return head, Stream({n: v[at:].copy() for n, v in self.values.items()}, starts, sources)
+        """The first ``at`` tokens and the others. A document that is cut begins anew in the others."""
+        head, tail = self.boundaries.split(at, len(self))
+        # Copied, so that a short remainder does not keep its whole chunk in memory.
+        others = Stream({name: values[at:].copy() for name, values in self.values.items()}, tail)
+        return Stream({name: values[:at] for name, values in self.values.items()}, head), others
 
     def pour(self, block: Block, length: int, datasets: int) -> tuple[Block | None, int]:
-        """Puts the documents of a block behind and takes out all full rows of ``length``.
+        """Adds the documents of a block and takes all full rows of ``length`` out.
 
-        A row that begins in one piece of the block and ends in another is copied together; all others are views.
+        As `append` and then `split`, without copying the tokens of full rows where that can be avoided.
 
         Returns:
             (rows or None, tokens of the block).
         """
-        columns = {name: block.streams(name) for name in (list(self.values) or aligned_fields(block.parts[0]))}
+        columns = {name: block.streams(name) for name in self._names(block)}
         offsets = Ragged.joined_offsets(columns["input_ids"])
-        held, total = len(self), int(offsets[-1])
-        n = (held + total) // length
-        if n == 0:
+        tokens = int(offsets[-1])
+        total = len(self) + tokens
+        if total < length:
             return None, self.append(block)
-        begins, sources = offsets[:-1], block.datasets()
-        filled = offsets[1:] > begins
-        if not filled.all():
-            begins, sources = begins[filled], sources[filled]
-        starts = np.concatenate([self.starts, begins + held])
-        sources = np.concatenate([self.sources, sources])
-        groups = self._groups(columns, length)
-        cut = int(starts.searchsorted(n * length))
-        rows = cut_rows(groups, starts[:cut], sources[:cut], n, length, datasets)
-        rest_starts, rest_sources = starts[cut:] - n * length, sources[cut:]
-        if len(self) and (len(rest_starts) == 0 or rest_starts[0] != 0):
-            rest_starts = np.concatenate([np.zeros(1, np.int64), rest_starts])
-            rest_sources = np.concatenate([sources[cut - 1 : cut], rest_sources])
-        self.starts, self.sources = rest_starts, rest_sources
-        return rows, total
+        count = total // length
+        boundaries = self.boundaries.extended(offsets, block.datasets(), len(self))
+        taken, self.boundaries = boundaries.split(count * length, total)
+        return cut_rows(self._full_rows(columns, length), taken, count, length, datasets), tokens
 
-    def _groups(self, columns: dict[str, list[Ragged]], length: int) -> list[dict[str, Array]]:
-        """Full rows as groups of arrays [rows, length]; what is left of the values stays here."""
-        groups: list[dict[str, Array]] = []
-        for pieces in zip(*columns.values(), strict=True):
-            values = {name: piece.values for name, piece in zip(columns, pieces, strict=True)}
-            held, total = len(self), len(values["input_ids"])
-            if held + total < length:
-                self.values = {k: np.concatenate([self.values[k], v]) if held else v.copy() for k, v in values.items()}
+    def _names(self, block: Block) -> list[str]:
+        return list(self.values) or aligned_fields(block.parts[0])
+
+    def _hold(self, values: dict[str, Array]) -> None:
+        held = self.values
+        self.values = {name: np.concatenate([held[name], more]) for name, more in values.items()} if held else dict(values)
+
+    def _full_rows(self, columns: dict[str, list[Ragged]], length: int) -> list[dict[str, Array]]:
+        """All full rows as arrays [rows, length]; the values after the last of them are held.
+
+        A row that begins in what was held, or in an earlier part of the block, is copied; all others are views.
+        """
+        arrays: list[dict[str, Array]] = []
+        for parts in zip(*columns.values(), strict=True):
+            values = {name: part.values for name, part in zip(columns, parts, strict=True)}
+            held, tokens = len(self), len(values["input_ids"])
+            if held + tokens < length:
+                self._hold(values if held else {name: array.copy() for name, array in values.items()})
                 continue
-            begun = length - held if held else 0
-            end = begun + (total - begun) // length * length
-            if begun:
-                groups.append({k: np.concatenate([self.values[k], v[:begun]]).reshape(1, length) for k, v in values.items()})
-            if end > begun:
-                groups.append({k: v[begun:end].reshape(-1, length) for k, v in values.items()})
-            # Copied, so that a short tail does not keep its whole chunk in memory.
-            self.values = {k: v[end:].copy() for k, v in values.items()}
-        return groups
+            missing = length - held if held else 0  # what completes the row that was begun
+            end = missing + (tokens - missing) // length * length
+            if missing:
+                begun = self.values
+                arrays.append({k: np.concatenate([begun[k], v[:missing]]).reshape(1, length) for k, v in values.items()})
+            if end > missing:
+                arrays.append({name: array[missing:end].reshape(-1, length) for name, array in values.items()})
+            # Copied, so that a short remainder does not keep its whole chunk in memory.
+            self.values = {name: array[end:].copy() for name, array in values.items()}
+        return arrays
 
 
-def cut_rows(groups: list[dict[str, Array]], starts: IntArray, sources: IntArray, n: int, length: int, datasets: int) -> Block:
-    """Full rows as a block, a part for each group of arrays [rows, length].
+def cut_rows(arrays: list[dict[str, Array]], boundaries: Boundaries, count: int, length: int, datasets: int) -> Block:
+    """Full rows as a block, a part for each of the arrays.
 
     Args:
-        groups: fields of consecutive rows; n rows altogether.
-        starts, sources: of the documents, counted in tokens over all rows; the first starts at 0.
+        arrays: fields of consecutive rows, [rows, length].
+        boundaries: of their documents, in tokens over all rows; the first document begins at 0.
+        count: rows altogether.
     """
-    edges = np.arange(0, (n + 1) * length, length)
-    begins = np.concatenate([starts, edges[:-1]])
+    edges = np.arange(0, (count + 1) * length, length)
+    begins = _segment_begins(boundaries.starts, edges[:-1])
+    offsets = begins.searchsorted(edges)  # the first segment of each row
+    owners, counts = _segment_owners(boundaries, begins, count, length, datasets)
+    within_row = (begins % length).astype(np.int32)
+    used = np.full(count, length, np.int64)
+    parts: list[Part] = []
+    part, row, at = np.empty(count, np.int64), np.empty(count, np.int64), 0
+    for fields in arrays:
+        rows = len(fields["input_ids"])
+        first, last = int(offsets[at]), int(offsets[at + rows])
+        starts = Ragged(within_row[first:last], offsets[at : at + rows + 1] - first)
+        part[at : at + rows], row[at : at + rows] = len(parts), np.arange(rows)
+        parts.append(Part(dict(fields), owners[first:last], starts, used[at : at + rows]))
+        at += rows
+    return Block(parts, part, row, counts)
+
+
+def _segment_begins(starts: IntArray, edges: IntArray) -> IntArray:
+    """A segment begins where a document begins or a row does; where both do, only one."""
+    begins = np.concatenate([starts, edges])
     begins.sort()
     fresh = np.empty(len(begins), bool)
     fresh[0] = True
     np.not_equal(begins[1:], begins[:-1], out=fresh[1:])
-    begins = begins[fresh]
-    offsets = begins.searchsorted(edges)
-    counts = np.zeros((n, datasets), np.int64)
+    return begins[fresh]
+
+
+def _segment_owners(
+    boundaries: Boundaries, begins: IntArray, count: int, length: int, datasets: int
+) -> tuple[IntArray, IntArray]:
+    """The dataset of each segment, and int64[rows, datasets]: each row's tokens by dataset."""
+    starts, sources = boundaries
+    counts = np.zeros((count, datasets), np.int64)
     if datasets == 1 or (sources == sources[0]).all():
-        owner = np.empty(len(begins), np.int64)
-        owner.fill(sources[0])
         counts[:, sources[0]] = length
-    else:
-        owner = sources[starts.searchsorted(begins, side="right") - 1]
-        np.add.at(counts, (begins // length, owner), np.append(begins[1:], n * length) - begins)
-    inner, used = (begins % length).astype(np.int32), np.empty(n, np.int64)
-    used.fill(length)
-    parts: list[Part] = []
-    places, within, at = np.empty(n, np.int64), np.empty(n, np.int64), 0
-    for fields in groups:
-        size = len(fields["input_ids"])
-        first, last = int(offsets[at]), int(offsets[at + size])
-        ragged = Ragged(inner[first:last], offsets[at : at + size + 1] - first)
-        places[at : at + size], within[at : at + size] = len(parts), np.arange(size)
-        parts.append(Part(dict(fields), owner[first:last], ragged, used[at : at + size]))
-        at += size
-    return Block(parts, places, within, counts)
+        return np.full(len(begins), sources[0], np.int64), counts
+    owners = sources[starts.searchsorted(begins, side="right") - 1]
+    np.add.at(counts, (begins // length, owners), np.append(begins[1:], count * length) - begins)
+    return owners, counts
 
 
 def make_rows(
@@ -170,10 +200,10 @@ def make_rows(
         used: int64[rows], tokens before the padding.
         datasets: how many datasets the source has.
     """
-    n = len(used)
+    rows = len(used)
     ends = np.append(starts[1:], 0)
     ends[offsets[1:] - 1] = used
-    row = np.repeat(np.arange(n), np.diff(offsets))
-    counts = np.bincount(row * datasets + sources, weights=ends - starts, minlength=n * datasets)
+    row = np.repeat(np.arange(rows), np.diff(offsets))
+    counts = np.bincount(row * datasets + sources, weights=ends - starts, minlength=rows * datasets)
     part = Part(dict(fields), sources, Ragged(starts.astype(np.int32), offsets), used)
-    return identity(part, counts.astype(np.int64).reshape(n, datasets))
+    return identity(part, counts.astype(np.int64).reshape(rows, datasets))

@@ -9,42 +9,40 @@ their documents, and the state holds no token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from zephon.ops.block import Block
 from zephon.ops.packing.stream import Stream, make_rows
+from zephon.types import IntArray
 
 
 class Wrap:
-    """A lane's stream. See `zephon.ops.op.Carrying`."""
+    """A lane's stream for one group of datasets.
+
+    Args:
+        length: tokens of a row.
+        pad_token_id: fills the last row when the lane ends.
+        datasets: how many datasets the source has.
+    """
 
     def __init__(self, length: int, pad_token_id: int, datasets: int) -> None:
         self._length, self._pad, self._datasets = length, pad_token_id, datasets
         self._stream = Stream.empty()
-        self._tokens_in = 0
+        self.tokens_in = 0  # tokens pushed so far; only differences mean anything
 
     @property
-    def tokens_in(self) -> tuple[int, ...]:
-        return (self._tokens_in,)
+    def carried(self) -> int:
+        """Tokens held now: the last ones pushed."""
+        return len(self._stream)
 
-    @property
-    def carried(self) -> tuple[int, ...]:
-        return (len(self._stream),)
-
-    def group_of(self, dataset: int) -> int:
-        return 0
-
-    def start(self, position: int) -> None:
-        pass
-
-    def push(self, block: Block) -> Block | None:
+    def push(self, block: Block, lengths: IntArray) -> Block | None:
+        """Adds documents, whatever their lengths are; returns the rows that are full now."""
         rows, tokens = self._stream.pour(block, self._length, self._datasets)
-        self._tokens_in += tokens
+        self.tokens_in += tokens
         return rows
 
     def flush(self, *, final: bool) -> Block | None:
+        """Nothing at a sentinel; at the lane's end the last row, padded."""
         if not final or not len(self._stream):
             return None
         stream, self._stream = self._stream, Stream.empty()
@@ -54,11 +52,13 @@ class Wrap:
             row = np.full((1, self._length), self._pad if name == "input_ids" else 0, values.dtype)
             row[0, :used] = values
             fields[name] = row
-        offsets = np.array([0, len(stream.starts)])
-        return make_rows(fields, stream.starts, stream.sources, offsets, np.array([used]), self._datasets)
+        starts, sources = stream.boundaries
+        return make_rows(fields, starts, sources, np.array([0, len(starts)]), np.array([used]), self._datasets)
 
     def rebuild(self, block: Block) -> None:
-        self._tokens_in += self._stream.append(block)
+        """Takes documents again that were pushed before the cursor, and emits nothing."""
+        self.tokens_in += self._stream.append(block)
 
-    def keep_last(self, carried: Sequence[int]) -> None:
-        _, self._stream = self._stream.split(len(self._stream) - carried[0])
+    def keep_last(self, carried: int) -> None:
+        """Ends the rebuilding: only the last ``carried`` tokens stay."""
+        _, self._stream = self._stream.split(len(self._stream) - carried)

@@ -1,12 +1,12 @@
-"""Stretches of a rendered chat."""
+"""Parts of a rendered chat."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Piece(NamedTuple):
-    """A stretch of text, or one special token.
+class ChatPart(NamedTuple):
+    """A part of a rendered chat: text, or one special token.
 
     Args:
         text: what to tokenize, as ordinary text.
