@@ -15,6 +15,7 @@ from zephon.launch.start import _contract, _forked, changed, contract_difference
 from zephon.launch.stored import check_relative, forget_measures
 from zephon.run.calibration import read_calibration, write_calibration
 from zephon.run.directory import RunDir
+from zephon.run.environment import environment, write_environment
 from zephon.spec.experiment import DatasetSpec, RunSpec
 
 
@@ -166,7 +167,7 @@ def test_a_relative_path_that_leads_nowhere_from_here_is_told_from_where_it_was_
     (tmp_path / "corpus").mkdir()
     relative = dataclasses.replace(spec, data=dataclasses.replace(spec.data, datasets={"web": DatasetSpec(path="corpus")}))
     run = RunDir(str(tmp_path / "run"))
-    run.write_json("attempts", "0001", "environment.json", data={"cwd": str(tmp_path)})
+    write_environment(run, 1, dataclasses.replace(environment([], {}), cwd=str(tmp_path)))
     monkeypatch.chdir(tmp_path)
     check_relative(relative, run, 1)
     monkeypatch.chdir(tmp_path / "corpus")

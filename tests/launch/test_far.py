@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -43,7 +44,9 @@ def test_of_many_that_find_an_expired_lease_exactly_one_gets_it_and_the_others_a
         url = f"{objects}/expired-{number}"
         Lease(RunDir(url), holder="the old one").take()
         found = read_lease(RunDir(url))
-        RunDir(url).write_json("lease.json", data={**found, "time": found["time"] - 60} if found else None)
+        assert found is not None
+        expired = dataclasses.replace(found, time=found.time - 60)
+        RunDir(url).write_json("lease.json", data=dataclasses.asdict(expired))
         together, told = threading.Barrier(contenders), []
 
         def contend(holder: str, url: str = url, together: threading.Barrier = together, told: list[str] = told) -> None:

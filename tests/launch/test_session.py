@@ -22,7 +22,8 @@ from zephon.launch import start as session
 from zephon.launch.backends.local import scheduler as local
 from zephon.launch.status import LIVE
 from zephon.run.directory import RunDir
-from zephon.run.lease import Lease, alive, read_lease
+from zephon.run.environment import read_environment
+from zephon.run.lease import read_lease
 
 Maker = Callable[..., Toy]
 pytestmark = pytest.mark.slow  # every test starts real agents, which import torch
@@ -45,9 +46,10 @@ def test_a_stopped_run_is_resumed_from_its_record_alone_and_a_finished_one_is_le
     finished = session.resume(run.rundir)
     assert finished.handle is None
     assert "all 30 steps are done" in finished.note
-    record = run.rundir.read_json("attempts", "0002", "environment.json")
-    assert record["packages"]["torch"]
-    assert record["words"] == ["nodes=2", "trainer.microbatch_size=4"]
+    record = read_environment(run.rundir, 2)
+    assert record is not None
+    assert record.packages["torch"]
+    assert record.words == ("nodes=2", "trainer.microbatch_size=4")
     logs = sorted(path.name for path in Path(run.rundir.path("attempts", "0001", "logs", "node-0")).iterdir())
     assert logs == ["agent.log", "rank-0.log"], "an earlier attempt's logs stay"
 
@@ -127,42 +129,6 @@ def test_eight_starts_at_once_make_eight_attempts(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert sorted(made) == list(range(1, 9))
-
-
-def test_a_lease_frees_itself_when_its_holder_is_killed_or_stops_renewing(tmp_path: Path) -> None:
-    rundir = RunDir(str(tmp_path / "run"))
-    code = "from zephon.run.lease import Lease; from zephon.run.directory import RunDir; "
-    code += f"Lease(RunDir({rundir.url!r}), holder='other').take()"
-    code += "; print('taken', flush=True); import time; time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"taken\n"
-        mine = Lease(rundir, holder="me")
-        with pytest.raises(ConfigError, match=f"held by other \\(pid {holder.pid}"):
-            mine.take()
-        holder.kill()
-        holder.wait()
-    mine.take()
-    found = read_lease(rundir)
-    assert found is not None
-    assert found["holder"] == "me"
-    assert not alive({**found, "time": found["time"] - 31})
-    assert alive({**found, "host": "elsewhere"})
-    with pytest.raises(ConfigError, match="taken by another process"):
-        Lease(rundir, holder="old").renew()
-    mine.release()
-    assert read_lease(rundir) is None
-
-
-@pytest.mark.parametrize("data", ["a text", {"token": "t", "host": "h"}, []])
-def test_what_is_not_a_lease_holds_no_run(tmp_path: Path, data: Any) -> None:
-    rundir = RunDir(str(tmp_path / "run"))
-    rundir.write_json("lease.json", data=data)
-    assert read_lease(rundir) is None
-    mine = Lease(rundir, holder="me")
-    mine.take()
-    mine.renew()
-    assert read_lease(rundir)["holder"] == "me"  # type: ignore[index]
 
 
 def test_a_fork_starts_from_the_parents_checkpoint_and_records_the_change(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import time
 from datetime import datetime
@@ -21,6 +22,7 @@ from zephon.launch.cli.views import status_table
 from zephon.launch.status import find_run, look
 from zephon.run.data_end import DataEnd, write_data_end
 from zephon.run.directory import RunDir
+from zephon.run.environment import environment, write_environment
 from zephon.run.events import EventLog
 from zephon.run.progress import Progress, write_progress
 from zephon.run.specs import write_spec
@@ -137,7 +139,7 @@ def test_runs_are_found_by_name_by_path_and_as_the_newest(tmp_path: Path, monkey
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     runs = str(tmp_path / "runs")
     for name, started in (("exp-old", 1.0), ("exp-new", 2.0)):
-        Written(tmp_path, name=name).rundir.write_json("attempts", "0001", "environment.json", data={"time": started})
+        write_environment(Written(tmp_path, name=name).rundir, 1, dataclasses.replace(environment([], {}), time=started))
     assert find_run("exp-old", runs).root.endswith("exp-old")
     assert find_run(f"{runs}/exp-old", "elsewhere").root.endswith("exp-old")
     assert find_run(None, runs).root.endswith("exp-new")

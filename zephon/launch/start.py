@@ -31,7 +31,7 @@ from zephon.launch.status import LIVE, RunStatus, absolute, look, records_dir
 from zephon.launch.stored import check_relative, check_same, forget_measures, placed
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
-from zephon.run.environment import environment
+from zephon.run.environment import environment, write_environment
 from zephon.run.events import EventLog, EventReader
 from zephon.run.handle import Handle, read_handle, write_handle
 from zephon.run.lease import Lease
@@ -143,7 +143,7 @@ def start(
         if parent is not None:
             _hand_down(parent, spec)
         attempt = new_attempt(rundir, spec)
-        rundir.write_json("attempts", RunDir.attempt_name(attempt), "environment.json", data=environment(words, choices or {}))
+        write_environment(rundir, attempt, environment(words, choices or {}))
         if spec.scheduler.name == "local" and not _trained(rundir):
             forget_measures(rundir, contract)
         contracts.record(rundir, contract, spec, allowed, attempt=attempt)

@@ -16,6 +16,7 @@ from zephon.run.attempt import state_home
 from zephon.run.checkpoints import completed_at, newest_checkpoint
 from zephon.run.data_end import ended_at
 from zephon.run.directory import RunDir
+from zephon.run.environment import read_environment
 from zephon.run.events import Event, EventReader
 from zephon.run.progress import Progress, read_progress
 from zephon.run.specs import find_spec
@@ -219,5 +220,5 @@ def absolute(url: str) -> str:
 
 def _started(rundir: RunDir) -> float:
     attempts = rundir.attempts()
-    found = rundir.find_json("attempts", RunDir.attempt_name(attempts[-1]), "environment.json") if attempts else None
-    return float(found["time"]) if found else 0.0
+    found = read_environment(rundir, attempts[-1]) if attempts else None
+    return found.time if found else 0.0

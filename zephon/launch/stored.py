@@ -12,6 +12,7 @@ from zephon.errors import ConfigError
 from zephon.launch.status import absolute
 from zephon.run.calibration import forget_calibration
 from zephon.run.directory import RunDir
+from zephon.run.environment import read_environment
 from zephon.spec.experiment import RunSpec
 
 
@@ -41,8 +42,8 @@ def check_relative(spec: RunSpec, rundir: RunDir, attempt: int) -> None:
     Raises:
         ConfigError: naming the field and the directory.
     """
-    where = ("attempts", RunDir.attempt_name(attempt), "environment.json")
-    began = Path(rundir.read_json(*where).get("cwd", os.getcwd()) if rundir.exists(*where) else os.getcwd())
+    found = read_environment(rundir, attempt)
+    began = Path(found.cwd if found else os.getcwd())
     sections = (("data.datasets", spec.data.datasets), ("trainer.eval_data", spec.trainer.eval_data or {}))
     for at, datasets in sections:
         for name, data in datasets.items():

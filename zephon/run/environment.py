@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import os
 import platform
@@ -11,9 +12,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 import psutil
+
+from zephon.run.directory import RunDir
+from zephon.run.plain import as_record
+from zephon.types import Json
 
 _PACKAGES = (
     "zephon-elastic",
@@ -27,25 +31,62 @@ _PACKAGES = (
     "fastokens",
 )
 _MAX_DIFF = 1 << 20
+_FILE = "environment.json"
 
 
-def environment(words: Sequence[str], choices: Mapping[str, str]) -> dict[str, Any]:
-    """The record written to ``attempts/NNNN/environment.json``."""
-    return {
-        "time": time.time(),
-        "words": list(words),
-        "choices": dict(choices),
-        "cwd": os.getcwd(),
-        "user": _user(),
-        "host": socket.gethostname(),
-        "platform": platform.platform(),
-        "python": sys.version.split()[0],
-        "executable": sys.executable,
-        "cpus": os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "packages": packages(),
-        "git": git_state(os.getcwd()),
-    }
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What an attempt was started with; ``attempts/NNNN/environment.json``.
+
+    Args:
+        time: of the start, in unix seconds.
+        words, choices: what was typed, and which option of each config group was taken.
+        cwd: where relative paths began.
+        packages: versions of those that matter to a result.
+        git: commit, branch and uncommitted changes of the checkout at ``cwd``; None outside of one.
+    """
+
+    time: float
+    words: tuple[str, ...]
+    choices: Mapping[str, str]
+    cwd: str
+    user: str
+    host: str
+    platform: str
+    python: str
+    executable: str
+    cpus: int | None
+    memory_bytes: int
+    packages: Mapping[str, str]
+    git: Json | None
+
+
+def environment(words: Sequence[str], choices: Mapping[str, str]) -> Environment:
+    """That of this process."""
+    return Environment(
+        time=time.time(),
+        words=tuple(words),
+        choices=dict(choices),
+        cwd=os.getcwd(),
+        user=_user(),
+        host=socket.gethostname(),
+        platform=platform.platform(),
+        python=sys.version.split()[0],
+        executable=sys.executable,
+        cpus=os.cpu_count(),
+        memory_bytes=psutil.virtual_memory().total,
+        packages=packages(),
+        git=git_state(os.getcwd()),
+    )
+
+
+def write_environment(rundir: RunDir, attempt: int, record: Environment) -> None:
+    rundir.write_json(*RunDir.in_attempt(attempt, _FILE), data=dataclasses.asdict(record))
+
+
+def read_environment(rundir: RunDir, attempt: int) -> Environment | None:
+    """None where the attempt was not started by a launcher."""
+    return as_record(Environment, rundir.find_json(*RunDir.in_attempt(attempt, _FILE)))
 
 
 def packages() -> dict[str, str]:
@@ -53,7 +94,7 @@ def packages() -> dict[str, str]:
     return {name: found for name in _PACKAGES if (found := _version(name))}
 
 
-def git_state(directory: str) -> dict[str, Any] | None:
+def git_state(directory: str) -> Json | None:
     """Commit, branch and uncommitted changes of the checkout that holds ``directory``; None outside of one."""
     commit = _git(directory, "rev-parse", "HEAD")
     if commit is None:

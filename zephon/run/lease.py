@@ -11,23 +11,57 @@ again: there two would both win if the second wrote after the first had read, wi
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import socket
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
 
 import psutil
 
 from zephon.errors import ConfigError
 from zephon.run.directory import RunDir
+from zephon.run.plain import as_record
+from zephon.types import Json
 
 LEASE_S = 30.0
 RENEW_S = 2.0
 _TRIES = 5
-_NAMES = {"holder", "token", "host", "pid", "started", "time"}
+_FILE, _LOCK = "lease.json", "lease.lock"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeaseEntry:
+    """Who holds the run.
+
+    Args:
+        holder: its name for people.
+        token: what it proves itself with; handed over with the lease.
+        host, pid, started: its process, and when that began.
+        time: when the lease was taken or renewed, in unix seconds.
+    """
+
+    holder: str
+    token: str
+    host: str
+    pid: int
+    started: float
+    time: float
+
+    @property
+    def binds(self) -> bool:
+        """Whether its process lives, or (from elsewhere) it was renewed lately."""
+        if time.time() - self.time > LEASE_S:
+            return False
+        if self.host != socket.gethostname():
+            return True
+        try:
+            process = psutil.Process(self.pid)
+            return abs(process.create_time() - self.started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
 
 
 class Lease:
@@ -44,56 +78,56 @@ class Lease:
 
     def _take(self) -> None:
         for _ in range(_TRIES):  # again where the lease changed while it was looked at
-            if self.rundir.create("lease.json", data=self._entry()):
+            if self.rundir.create(_FILE, data=self._entry()):
                 return
             version = self._version()
             found = read_lease(self.rundir)
-            if found is not None and found["token"] != self.token and alive(found):
+            if found is not None and found.token != self.token and found.binds:
                 raise self._held(found)
-            if version is not None and self.rundir.replace("lease.json", data=self._entry(), version=version):
+            if version is not None and self.rundir.replace(_FILE, data=self._entry(), version=version):
                 break
-        if (after := read_lease(self.rundir)) is None or after["token"] != self.token:
+        if (after := read_lease(self.rundir)) is None or after.token != self.token:
             raise self._lost()
 
     def renew(self) -> None:
         """Raises ConfigError when the lease has been taken by somebody else."""
         version = self._version()
         found = read_lease(self.rundir)
-        if found is not None and found["token"] != self.token:
+        if found is not None and found.token != self.token:
             raise self._lost()
         if version is None:
-            self.rundir.create("lease.json", data=self._entry())
+            self.rundir.create(_FILE, data=self._entry())
         else:
-            self.rundir.replace("lease.json", data=self._entry(), version=version)  # where it fails the next look says why
+            self.rundir.replace(_FILE, data=self._entry(), version=version)  # where it fails the next look says why
 
     def release(self) -> None:
         found = read_lease(self.rundir)
-        if found is not None and found["token"] == self.token:
-            self.rundir.fs.rm_file(self.rundir.path("lease.json"))
+        if found is not None and found.token == self.token:
+            self.rundir.fs.rm_file(self.rundir.path(_FILE))
 
-    def _entry(self) -> dict[str, Any]:
+    def _entry(self) -> Json:
         process = psutil.Process()
-        return {
-            "holder": self.holder,
-            "token": self.token,
-            "host": socket.gethostname(),
-            "pid": process.pid,
-            "started": process.create_time(),
-            "time": time.time(),
-        }
+        entry = LeaseEntry(
+            holder=self.holder,
+            token=self.token,
+            host=socket.gethostname(),
+            pid=process.pid,
+            started=process.create_time(),
+            time=time.time(),
+        )
+        return dataclasses.asdict(entry)
 
     def _version(self) -> str | None:
         """Of the lease as it stands, to be asked for before it is read; None when there is none."""
         try:
-            return self.rundir.version("lease.json")
+            return self.rundir.version(_FILE)
         except FileNotFoundError:
             return None
 
-    def _held(self, found: dict[str, Any]) -> ConfigError:
-        age = time.time() - found["time"]
+    def _held(self, found: LeaseEntry) -> ConfigError:
+        age = time.time() - found.time
         return ConfigError(
-            f"the run {self.rundir.url} is held by {found['holder']} (pid {found['pid']} on {found['host']}, "
-            f"last seen {age:.0f} s ago)",
+            f"the run {self.rundir.url} is held by {found.holder} (pid {found.pid} on {found.host}, last seen {age:.0f} s ago)",
             follows="two starts would write one run directory at the same time",
             remedy="use status, rescale or stop on the running attempt, or wait until the lease has expired",
         )
@@ -113,25 +147,11 @@ def _one_at_a_time(rundir: RunDir) -> Iterator[None]:
         yield
         return
     os.makedirs(rundir.root, exist_ok=True)
-    with open(rundir.path("lease.lock"), "a", encoding="utf-8") as file:
+    with open(rundir.path(_LOCK), "a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def read_lease(rundir: RunDir) -> dict[str, Any] | None:
-    """The lease as it stands, if there is one; what is not a lease holds nothing."""
-    found = rundir.find_json("lease.json")
-    return found if isinstance(found, dict) and found.keys() >= _NAMES else None
-
-
-def alive(found: dict[str, Any]) -> bool:
-    """Whether a lease still binds: its process lives, or (from elsewhere) it was renewed lately."""
-    if time.time() - found["time"] > LEASE_S:
-        return False
-    if found["host"] != socket.gethostname():
-        return True
-    try:
-        process = psutil.Process(found["pid"])
-        return abs(process.create_time() - found["started"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+def read_lease(rundir: RunDir) -> LeaseEntry | None:
+    """The lease, if there is one. A file that is not a lease holds nothing."""
+    return as_record(LeaseEntry, rundir.find_json(_FILE))

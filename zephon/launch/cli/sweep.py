@@ -28,7 +28,7 @@ from zephon.launch.config.overrides import alternatives
 from zephon.launch.job import DEFAULT_WORKER
 from zephon.launch.status import LIVE, RunStatus, look
 from zephon.run.directory import RunDir
-from zephon.run.lease import alive, read_lease
+from zephon.run.lease import read_lease
 
 _POLL_S = 0.3
 
@@ -134,7 +134,7 @@ def _start(point: Point, worker: str) -> None:
         point.status = None if started.handle else look(point.rundir)
     except ZephonError as error:
         holder = read_lease(point.rundir)
-        if holder is not None and alive(holder):
+        if holder is not None and holder.binds:
             return  # another process has started it in this moment: the next poll follows it
         point.state, point.error = "FAILED", error.what
 

@@ -34,7 +34,7 @@ from zephon.launch.appdef import ROLE, job_of
 from zephon.launch.backends.local.request import LocalRequest, gpus_of_node
 from zephon.run.attempt import index_dir, place
 from zephon.run.directory import RunDir
-from zephon.run.lease import LEASE_S, alive, read_lease
+from zephon.run.lease import LEASE_S, read_lease
 
 _START_TIMEOUT_S = 30.0
 _FULL_BYTES = 16384
@@ -212,8 +212,8 @@ def _from_elsewhere(rundir: RunDir, attempt: int) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     lease = read_lease(rundir)
-    if state["state"] in ("STARTING", "RUNNING", "DRAINING") and (lease is None or not alive(lease)):
-        host = f" on {lease['host']}" if lease else ""
+    if state["state"] in ("STARTING", "RUNNING", "DRAINING") and (lease is None or not lease.binds):
+        host = f" on {lease.host}" if lease else ""
         state |= {"state": "FAILED", "status": 1, "message": f"its supervisor{host} has not been heard of for {LEASE_S:.0f} s"}
     return state
 
