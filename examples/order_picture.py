@@ -137,7 +137,7 @@ def picture() -> str:
     """The SVG's text."""
     built = pipeline()
     taken = list(cursors(built))
-    source = built._source
+    source = built.definition.source
     assert isinstance(source, StaticMixtureWorkSource)
     lanes = visits(source)
     built.close()

@@ -5,17 +5,21 @@ command of the launcher does not wait for the loader.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from zephon.batch import SampleBatch
     from zephon.cursor import merge_states
+    from zephon.errors import ZephonError
     from zephon.io import Dataset, InMemoryShard
     from zephon.ops.records import SampleMeta, SampleRecord
+    from zephon.ops.tokenizers import load_tokenizer
     from zephon.pipeline.pipeline import Pipeline
+    from zephon.types import Address
     from zephon.work import MixtureSpec, StaticMixtureWorkSource, TokenEstimation, WorkSource
 
 __all__ = [
+    "Address",
     "Dataset",
     "InMemoryShard",
     "MixtureSpec",
@@ -26,7 +30,9 @@ __all__ = [
     "StaticMixtureWorkSource",
     "TokenEstimation",
     "WorkSource",
+    "ZephonError",
     "__version__",
+    "load_tokenizer",
     "merge_states",
 ]
 
@@ -38,16 +44,20 @@ _HOMES = {
     "zephon.ops.records": ("SampleMeta", "SampleRecord"),
     "zephon.pipeline.pipeline": ("Pipeline",),
     "zephon.cursor": ("merge_states",),
+    "zephon.errors": ("ZephonError",),
+    "zephon.ops.tokenizers": ("load_tokenizer",),
+    "zephon.types": ("Address",),
     "zephon.work": ("MixtureSpec", "StaticMixtureWorkSource", "TokenEstimation", "WorkSource"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'zephon' has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
-    return found
+    value: object = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value  # the next look finds it without this function
+    return value
 
 
 def __dir__() -> list[str]:

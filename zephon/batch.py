@@ -5,15 +5,44 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from zephon.cursor import RankState
+from zephon.spec.fields import named_options
 from zephon.types import TOKEN_FIELDS, Array, Column, DropSummary, IntArray, Ragged
 
+if TYPE_CHECKING:
+    import torch
 
-@dataclasses.dataclass(frozen=True, eq=False)
+PositionMode = Literal["preserve", "sequence"]
+Tensors = dict[str, Any]
+"""Torch tensors by name, arrays where torch is absent; counts are int, columns of text are lists."""
+
+
+class TrainingOptions(TypedDict, total=False):
+    """The options of `SampleBatch.to_training`, for code that hands them on."""
+
+    tokens_field: str
+    return_labels: bool
+    dtype: npt.DTypeLike | torch.dtype
+    extra_fields: Sequence[str]
+    ignore_index: int
+    rename_fields: Mapping[str, str] | None
+    flatten: bool
+    exclude_fields: Sequence[str]
+    return_num_valid_tokens: bool
+    return_loss_mask: bool
+    return_cu_seqlens: bool
+    return_padding_mask: bool
+    eos_mask_loss: bool
+    eos_token_id: int | None
+    position_mode: PositionMode
+
+
+@dataclasses.dataclass(eq=False)  # not frozen: made thousands of times a second, and a frozen one takes four times as long
 class SampleBatch:
     """Rows of one lane.
 
@@ -46,13 +75,6 @@ class SampleBatch:
     def __len__(self) -> int:
         return len(self.used)
 
-    @staticmethod
-    def of(**fields: Any) -> SampleBatch:
-        """The same as calling the class, for whoever makes thousands a second: a frozen dataclass sets each field slowly."""
-        batch = object.__new__(SampleBatch)
-        batch.__dict__.update(fields)
-        return batch
-
     @functools.cached_property
     def payload(self) -> dict[str, Any]:
         """All columns, with ``positions`` int32[rows, length] that restart at 0 for each document."""
@@ -79,109 +101,121 @@ class SampleBatch:
         np.maximum.accumulate(begins, axis=1, out=begins)
         return np.arange(ids.shape[1], dtype=np.int32) - begins
 
-    def to_training(self, **options: Any) -> dict[str, Any]:
-        """Tensors for a training step (arrays where torch is absent); see `zephon.batch.to_training` for the options."""
-        return to_training(self, **options)
+    @named_options
+    def to_training(
+        self,
+        *,
+        tokens_field: str = "auto",
+        return_labels: bool = False,
+        dtype: npt.DTypeLike | torch.dtype = "auto",
+        extra_fields: Sequence[str] = (),
+        ignore_index: int = -100,
+        rename_fields: Mapping[str, str] | None = None,
+        flatten: bool = False,
+        exclude_fields: Sequence[str] = (),
+        return_num_valid_tokens: bool = False,
+        return_loss_mask: bool = False,
+        return_cu_seqlens: bool = False,
+        return_padding_mask: bool = False,
+        eos_mask_loss: bool = False,
+        eos_token_id: int | None = None,
+        position_mode: PositionMode = "preserve",
+    ) -> Tensors:
+        """The tensors of one microbatch; arrays where torch is absent.
+
+        With B rows of T tokens: ``input_ids`` [B, T] int64, or with labels [B, T - 1], being all tokens but the last, and
+        ``labels`` [B, T - 1], all but the first, with ``ignore_index`` where nothing is to be learned: padding (by position,
+        never by id), zero-weight rows, a ``loss_mask`` of 0, and with ``eos_mask_loss`` wherever the input is EOS.
+        ``positions`` [B, T or T - 1] restart at 0 for each document, or run through each row with
+        ``position_mode="sequence"``.
+
+        Args:
+            tokens_field: name of the tokens, or "auto" for the first of input_ids, tokens, token_ids, ids.
+            return_labels: adds ``labels`` and takes the last token from the inputs.
+            dtype: NumPy or torch dtype of the tokens; "auto" is int64.
+            extra_fields: further columns to hand over under their own names.
+            ignore_index: the label where nothing is to be learned.
+            rename_fields: old name to new name, applied last.
+            flatten: [1, B * T] instead of [B, T], for kernels that take one long row with ``cu_seqlens``.
+            exclude_fields: names to take out again.
+            return_num_valid_tokens: adds ``num_valid_tokens`` (int), labels that count.
+            return_loss_mask: adds ``loss_mask`` float32, 1 where the label counts.
+            return_cu_seqlens: adds ``cu_seqlens`` int32 and ``max_seqlen`` (int), segments of the flattened inputs.
+            return_padding_mask: adds ``padding_mask`` bool, True on padding.
+            eos_mask_loss, eos_token_id: no label counts where the input is this token.
+            position_mode: see above.
+
+        Raises:
+            ValueError: something that needs labels without ``return_labels``; missing or misaligned fields; renames that
+                collide; positions that do not start at 0.
+        """
+        needs_labels = {
+            "return_loss_mask": return_loss_mask,
+            "return_num_valid_tokens": return_num_valid_tokens,
+            "eos_mask_loss": eos_mask_loss,
+        }
+        _check_options(needs_labels, return_labels, eos_token_id, position_mode)
+        tokens = _tokens(self, tokens_field)
+        length = tokens.shape[1] - 1 if return_labels else tokens.shape[1]
+        inputs = tokens[:, :length]
+        out: Tensors = {"input_ids": inputs}
+        if return_labels:
+            counts = _label_mask(self, tokens, length)
+            if eos_mask_loss:
+                counts &= inputs != eos_token_id
+            out["labels"] = np.where(counts, tokens[:, 1:].astype(np.int64), ignore_index)
+            if return_loss_mask:
+                out["loss_mask"] = counts.astype(np.float32)
+            if return_num_valid_tokens:
+                out["num_valid_tokens"] = int(counts.sum())
+        positions = _positions(self, length, position_mode)
+        if positions is not None:
+            out["positions"] = positions
+        if return_cu_seqlens:
+            out["cu_seqlens"], out["max_seqlen"] = _cu_seqlens(inputs.shape, positions)
+        if return_padding_mask:
+            out["padding_mask"] = (np.arange(length) >= self.used[:, None]) | ~_real(self)
+        for extra in extra_fields:
+            out[extra] = _extra(self, extra, length, tokens.shape[1])
+        for excluded in exclude_fields:
+            out.pop(excluded, None)
+        if flatten:
+            out = _flattened(out, inputs.shape)
+        return _renamed(_tensors(out, dtype), rename_fields or {})
 
 
-def to_training(
-    batch: SampleBatch,
-    *,
-    tokens_field: str = "auto",
-    return_labels: bool = False,
-    dtype: Any = "auto",
-    extra_fields: Sequence[str] = (),
-    ignore_index: int = -100,
-    rename_fields: Mapping[str, str] | None = None,
-    flatten: bool = False,
-    exclude_fields: Sequence[str] = (),
-    return_num_valid_tokens: bool = False,
-    return_loss_mask: bool = False,
-    return_cu_seqlens: bool = False,
-    return_padding_mask: bool = False,
-    eos_mask_loss: bool = False,
-    eos_token_id: int | None = None,
-    position_mode: str = "preserve",
-) -> dict[str, Any]:
-    """The tensors of one microbatch.
-
-    With B rows of T tokens: ``input_ids`` [B, T] int64, or with labels [B, T - 1], being all tokens but the last, and
-    ``labels`` [B, T - 1], all but the first, with ``ignore_index`` where nothing is to be learned: padding (by position,
-    never by id), zero-weight rows, a ``loss_mask`` of 0, and with ``eos_mask_loss`` wherever the input is EOS.
-    ``positions`` [B, T or T - 1] restart at 0 for each document, or run through each row with
-    ``position_mode="sequence"``.
-
-    Args:
-        tokens_field: name of the tokens, or "auto" for the first of input_ids, tokens, token_ids, ids.
-        dtype: NumPy or torch dtype of the tokens; "auto" is int64.
-        extra_fields: further columns to hand over under their own names.
-        rename_fields: old name to new name, applied last.
-        flatten: [1, B * T] instead of [B, T], for kernels that take one long row with ``cu_seqlens``.
-        return_num_valid_tokens: adds ``num_valid_tokens`` (int), labels that count.
-        return_loss_mask: adds ``loss_mask`` float32, 1 where the label counts.
-        return_cu_seqlens: adds ``cu_seqlens`` int32 and ``max_seqlen`` (int), segments of the flattened inputs.
-        return_padding_mask: adds ``padding_mask`` bool, True on padding.
-
-    Raises:
-        ValueError: something that needs labels without ``return_labels``; missing or misaligned fields; renames that
-            collide; positions that do not start at 0.
-    """
-    for wanted, name in (
-        (return_loss_mask, "return_loss_mask"),
-        (return_num_valid_tokens, "return_num_valid_tokens"),
-        (eos_mask_loss, "eos_mask_loss"),
-    ):
+def _check_options(needs_labels: Mapping[str, bool], return_labels: bool, eos_token_id: int | None, position_mode: str) -> None:
+    """Raises ValueError for options that contradict each other."""
+    for name, wanted in needs_labels.items():
         if wanted and not return_labels:
-            raise ValueError(f"{name}=True needs return_labels=True: there is no label it could speak of")
-    if eos_mask_loss and eos_token_id is None:
+            raise ValueError(f"{name}=True needs return_labels=True: without labels there is nothing to count or mask")
+    if needs_labels["eos_mask_loss"] and eos_token_id is None:
         raise ValueError("eos_mask_loss=True needs eos_token_id=")
-    if position_mode not in ("preserve", "sequence"):
+    if position_mode not in get_args(PositionMode):
         raise ValueError(f"position_mode={position_mode!r}; use 'preserve' or 'sequence'")
-    name, tokens = _tokens(batch, tokens_field)
-    length = tokens.shape[1] - 1 if return_labels else tokens.shape[1]
-    inputs = tokens[:, :length]
-    used = batch.used[:, None]
-    real = np.arange(len(batch))[:, None] < batch.real_rows
-    out: dict[str, Any] = {"input_ids": inputs}
-    if return_labels:
-        counts = _label_mask(batch, tokens, used, real, length)
-        if eos_mask_loss:
-            counts &= inputs != eos_token_id
-        out["labels"] = np.where(counts, tokens[:, 1:].astype(np.int64), ignore_index)
-        if return_loss_mask:
-            out["loss_mask"] = counts.astype(np.float32)
-        if return_num_valid_tokens:
-            out["num_valid_tokens"] = int(counts.sum())
-    positions = _positions(batch, length, position_mode)
-    if positions is not None:
-        out["positions"] = positions
-    if return_cu_seqlens:
-        out["cu_seqlens"], out["max_seqlen"] = _cu_seqlens(inputs.shape, positions)
-    if return_padding_mask:
-        out["padding_mask"] = (np.arange(length) >= used) | ~real
-    for extra in extra_fields:
-        out[extra] = _extra(batch, extra, length, tokens.shape[1])
-    for excluded in exclude_fields:
-        out.pop(excluded, None)
-    if flatten:
-        flat = {k: v for k, v in out.items() if isinstance(v, np.ndarray) and v.shape[:2] == inputs.shape}
-        out.update({k: v.reshape(1, -1, *v.shape[2:]) for k, v in flat.items()})
-    return _renamed(_tensors(out, dtype), rename_fields or {})
 
 
-def _tokens(batch: SampleBatch, field: str) -> tuple[str, Array]:
+def _tokens(batch: SampleBatch, field: str) -> Array:
+    """[B, T]."""
     names = TOKEN_FIELDS if field == "auto" else (field,)
-    found = next((name for name in names if name in batch.fields), None)
-    if found is None:
+    name = next((name for name in names if name in batch.fields), None)
+    if name is None:
         raise ValueError(f"the batch has no tokens under {' or '.join(names)}; it has {sorted(batch.fields)}")
-    column = batch.fields[found]
+    column = batch.fields[name]
     if not isinstance(column, np.ndarray) or column.ndim != 2:
-        raise ValueError(f"{found!r} holds rows of different lengths; pack or pad them before batch")
-    return found, column
+        raise ValueError(f"{name!r} holds rows of different lengths; pack or pad them before batch")
+    return column
 
 
-def _label_mask(batch: SampleBatch, tokens: Array, used: Array, real: Array, length: int) -> Array:
-    counts: Array = (np.arange(1, length + 1) < used) & real
+def _real(batch: SampleBatch) -> Array:
+    """[B, 1]: whether a row has weight."""
+    real: Array = np.arange(len(batch))[:, None] < batch.real_rows
+    return real
+
+
+def _label_mask(batch: SampleBatch, tokens: Array, length: int) -> Array:
+    """[B, length]: whether the label at a place counts."""
+    counts: Array = (np.arange(1, length + 1) < batch.used[:, None]) & _real(batch)
     if "loss_mask" in batch.fields:
         mask = np.asarray(batch.fields["loss_mask"])
         if mask.shape != tokens.shape:
@@ -190,7 +224,7 @@ def _label_mask(batch: SampleBatch, tokens: Array, used: Array, real: Array, len
     return counts
 
 
-def _positions(batch: SampleBatch, length: int, mode: str) -> Array | None:
+def _positions(batch: SampleBatch, length: int, mode: PositionMode) -> Array | None:
     if mode == "sequence":
         return np.broadcast_to(np.arange(length, dtype=np.int32), (len(batch), length)).copy()
     positions = batch.payload.get("positions")
@@ -210,16 +244,22 @@ def _cu_seqlens(shape: tuple[int, ...], positions: Array | None) -> tuple[Array,
     return cu, int(np.diff(cu).max(initial=0))
 
 
-def _extra(batch: SampleBatch, name: str, length: int, full: int) -> Any:
+def _extra(batch: SampleBatch, name: str, length: int, full: int) -> Column:
     if name not in batch.payload:
         raise ValueError(f"the batch has no field {name!r}; it has {sorted(batch.payload)}")
-    value = batch.payload[name]
+    value: Column = batch.payload[name]
     if isinstance(value, np.ndarray) and value.ndim >= 2 and value.shape[1] == full:
         return value[:, :length]
     return value
 
 
-def _renamed(out: dict[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
+def _flattened(out: Tensors, shape: tuple[int, ...]) -> Tensors:
+    """What has one value a token, as one long row; everything else as it is."""
+    aligned = {name: value for name, value in out.items() if isinstance(value, np.ndarray) and value.shape[:2] == shape}
+    return {**out, **{name: value.reshape(1, -1, *value.shape[2:]) for name, value in aligned.items()}}
+
+
+def _renamed(out: Tensors, renames: Mapping[str, str]) -> Tensors:
     for old, new in renames.items():
         if old not in out:
             raise ValueError(f"rename_fields names {old!r}, which is not there; there are {sorted(out)}")
@@ -230,24 +270,25 @@ def _renamed(out: dict[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
     return {renames.get(name, name): value for name, value in out.items()}
 
 
-def _tensors(out: dict[str, Any], dtype: Any) -> dict[str, Any]:
+def _tensors(out: Tensors, dtype: npt.DTypeLike | torch.dtype) -> Tensors:
     """NumPy to torch where torch is; token ids become int64 or what was asked for."""
     try:
         import torch
     except ImportError:
         wanted = np.int64 if dtype == "auto" else dtype
         return {k: v.astype(wanted) if k in ("input_ids", "labels") else v for k, v in out.items()}
-    if not (isinstance(dtype, torch.dtype) or dtype == "auto"):
-        dtype = torch.from_numpy(np.empty(0, np.dtype(dtype))).dtype
-    tensors = {}
+    if isinstance(dtype, torch.dtype):
+        wanted = dtype
+    else:
+        wanted = torch.int64 if dtype == "auto" else torch.from_numpy(np.empty(0, np.dtype(dtype))).dtype
+    tensors: Tensors = {}
     for name, value in out.items():
         if not isinstance(value, np.ndarray):
             tensors[name] = value
         elif value.dtype.kind not in "iufb":
             tensors[name] = value.tolist()  # text and other objects stay as they are
         elif name in ("input_ids", "labels"):
-            tensor = torch.from_numpy(value.astype(np.int64))
-            tensors[name] = tensor if dtype == "auto" else tensor.to(dtype)
+            tensors[name] = torch.from_numpy(value.astype(np.int64)).to(wanted)
         else:
             tensors[name] = torch.from_numpy(np.ascontiguousarray(value))
     return tensors

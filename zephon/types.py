@@ -20,6 +20,9 @@ Array = npt.NDArray[Any]
 Json = dict[str, Any]
 """A JSON object: what a configuration, a record of the run directory or a cluster's answer is before anybody has read it."""
 
+Payload = dict[str, Any]
+"""The fields of one document or packed row, as user code sees them."""
+
 
 class Address(NamedTuple):
     """Where a document is: dataset name, shard name, row (a JSONL row is named by its byte offset)."""

@@ -18,7 +18,7 @@ def train(batches: int, path: Path) -> list[float]:
     net, losses, done = model(), [], 0
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     data = pipeline()
-    loader = StatefulDataLoader(data.to_torch_dataset(return_labels=True), batch_size=None, num_workers=0)
+    loader = StatefulDataLoader(data.to_torch_dataset(to_training={"return_labels": True}), batch_size=None, num_workers=0)
     if path.exists():
         saved = torch.load(path, weights_only=False)
         net.load_state_dict(saved["model"])

@@ -57,7 +57,7 @@ def train(steps: int, folder: Path, *, resume: bool = False) -> list[float]:
     last = max(folder.glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]), default=None) if resume else None
     if last is not None:
         loader.load_state_dict(torch.load(last / f"{args.process_index}-{STATE}", weights_only=True))
-    data = loader.to_torch_dataset(return_labels=True)
+    data = loader.to_torch_dataset(to_training={"return_labels": True})
     trainer = PipelineTrainer(model=model(), args=args, train_dataset=data, callbacks=[SaveLoader(loader)])
     before = 0 if last is None else int(last.name.split("-")[1])
     trainer.train(resume_from_checkpoint=str(last) if last else None)

@@ -141,7 +141,7 @@ def test_a_fork_of_a_running_pipeline_iterates_for_itself_and_disturbs_nobody(op
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_dataloader_gives_the_same_batches_with_and_without_a_worker(workers: int) -> None:
     expected = [batch.to_training(return_labels=True) for batch, _ in zip(small(), range(12), strict=False)]
-    loader = DataLoader(small().to_torch_dataset(return_labels=True), batch_size=None, num_workers=workers)
+    loader = DataLoader(small().to_torch_dataset(to_training={"return_labels": True}), batch_size=None, num_workers=workers)
     for got, wanted in zip(loader, expected, strict=False):
         assert got.keys() == wanted.keys()
         assert all(torch.equal(got[name], wanted[name]) for name in wanted if isinstance(wanted[name], torch.Tensor))

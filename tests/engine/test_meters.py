@@ -83,7 +83,7 @@ def test_a_lane_whose_documents_are_all_left_out_does_not_make_the_others_run_ah
     for _ in range(200):
         for _ in range(8):
             next(batches)
-        lanes = pipeline._iterator._running.lanes  # type: ignore[union-attr]
+        lanes = pipeline._iterator.running.lanes  # type: ignore[union-attr]
         held.append(max(lane.ready for lane in lanes.values()))
     pipeline.close()
     # A lane holds at most what one chunk gave beyond its step, plus the batches that are ready.

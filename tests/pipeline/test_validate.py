@@ -144,15 +144,15 @@ def test_it_says_when_a_shuffle_buffer_can_never_fill() -> None:
 def test_looking_before_a_run_ends_it_warns_or_does_nothing_as_asked() -> None:
     bad = pipeline_of([{"text": "a"}, {"text": 5}]).tokenize(tokenizer_id="bytes", field="text").batch(1)
     with pytest.raises(DataError, match="not text") as caught:
-        before_running(bad, "strict")
+        before_running(bad.definition, "strict")
     assert "shard 's', row 1" in str(caught.value)
     with pytest.warns(UserWarning, match="not text"):
-        before_running(bad, "warn")
-    before_running(bad, "off")
+        before_running(bad.definition, "warn")
+    before_running(bad.definition, "off")
     good = pipeline_of([{"text": "a"}]).tokenize(tokenizer_id="bytes", field="text").batch(1)
-    before_running(good, "strict")
+    before_running(good.definition, "strict")
     state = good.checkpoint()
-    before_running(good, "warn")
+    before_running(good.definition, "warn")
     assert good.checkpoint() == state
 
 

@@ -110,7 +110,7 @@ class Delivery:
             fields, maybe_starts, used = gather(block)
             real, counts = len(block), block.tokens()
             starts = maybe_starts  # type: ignore[assignment]
-        return SampleBatch.of(
+        return SampleBatch(
             fields=fields,
             starts=starts,
             used=used,
@@ -125,18 +125,18 @@ class Delivery:
         )
 
     def _mapped(self, batch: SampleBatch) -> SampleBatch:
+        # What a function may not change: where the batch is, and the state after it.
+        step, microbatch, state, dropped = batch.step, batch.microbatch, batch.state, batch.dropped
         for function in self.maps:
+            slots = batch.slots
             try:
                 result = function(batch)
             except Exception as error:
-                error.add_note(f"in map_batch, step {batch.step}, microbatch {batch.microbatch}, slots {batch.slots.tolist()}")
+                error.add_note(f"in map_batch, step {step}, microbatch {microbatch}, slots {slots.tolist()}")
                 raise
             if result is None:  # all ranks run the same number of forwards, so it stays, without weight
-                return dataclasses.replace(batch, real_rows=0, slots=batch.slots[:0])
-            # What a function may not touch: where the batch is, and the state after it.
-            batch = dataclasses.replace(
-                result, step=batch.step, microbatch=batch.microbatch, state=batch.state, dropped=batch.dropped
-            )
+                return dataclasses.replace(batch, real_rows=0, slots=slots[:0])
+            batch = dataclasses.replace(result, step=step, microbatch=microbatch, state=state, dropped=dropped)
         return batch
 
     def drop_summaries(self, dropped: list[Dropped]) -> tuple[DropSummary, ...]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -50,7 +51,7 @@ class TokenizeChat(StageOp):
     apply_chat_template: bool = True
     span_source: SpanSource = "auto"
     loss_scope: LossScope | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: Mapping[str, object] | None = None
     tools_field: str | None = "tools"
     max_length: Positive | None = None
     mask_field_out: str = "loss_mask"
@@ -101,7 +102,7 @@ class TokenizeChat(StageOp):
         from zephon.ops.template import Renderer  # Jinja is loaded by those who use it
 
         assert self._template is not None
-        return Renderer(self._template, self.tokenizer, self.chat_template_kwargs or {})
+        return Renderer(self._template, self.tokenizer, dict(self.chat_template_kwargs or {}))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_renderer"}

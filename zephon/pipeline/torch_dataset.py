@@ -1,6 +1,6 @@
 """A pipeline as a torch ``IterableDataset``, for code that wants a DataLoader.
 
-    dataset = pipeline.to_torch_dataset(return_labels=True)
+    dataset = pipeline.to_torch_dataset(to_training={"return_labels": True})
     for batch in DataLoader(dataset, batch_size=None, num_workers=1): ...
 
 Batches are made by the pipeline, so the DataLoader must not batch again (``batch_size=None``), and more than one of its
@@ -11,12 +11,13 @@ with ``num_workers=0`` it is here; with a worker, torchdata's StatefulDataLoader
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from zephon.batch import SampleBatch
+from zephon.batch import SampleBatch, Tensors, TrainingOptions
 from zephon.errors import ConfigError
+from zephon.types import Json
 
 
 class Source(Protocol):
@@ -24,12 +25,12 @@ class Source(Protocol):
 
     def __iter__(self) -> Iterator[SampleBatch]: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> Json: ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, state: Mapping[str, object]) -> None: ...
 
 
-class PipelineDataset(IterableDataset[dict[str, Any]]):
+class PipelineDataset(IterableDataset[Tensors]):
     """Yields ``batch.to_training(**to_training)``.
 
     Args:
@@ -41,12 +42,12 @@ class PipelineDataset(IterableDataset[dict[str, Any]]):
         ConfigError: on iteration in one of several DataLoader workers.
     """
 
-    def __init__(self, pipeline: Source, *, stateful: bool = True, to_training: Mapping[str, Any]) -> None:
+    def __init__(self, pipeline: Source, *, stateful: bool = True, to_training: TrainingOptions) -> None:
         self.pipeline = pipeline
         self.stateful = stateful
-        self._to_training = dict(to_training)
+        self._to_training = to_training
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Tensors]:
         info = get_worker_info()
         if info is not None and info.num_workers > 1:
             raise ConfigError(
@@ -57,10 +58,10 @@ class PipelineDataset(IterableDataset[dict[str, Any]]):
         for batch in self.pipeline:
             yield batch.to_training(**self._to_training)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Json:
         """The pipeline's state after the last batch yielded; empty when not stateful."""
         return self.pipeline.state_dict() if self.stateful else {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         if self.stateful and state:
             self.pipeline.load_state_dict(state)

@@ -20,10 +20,11 @@ import dataclasses
 import hashlib
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
+from zephon.engine.program import Program
 from zephon.errors import DataError, ZephonError
 from zephon.io import read
 from zephon.ops.block import Block, of_documents
@@ -31,8 +32,9 @@ from zephon.ops.op import AccumulatorOp, LaneContext
 from zephon.ops.pack import Pack
 from zephon.ops.records import payloads
 from zephon.ops.shuffle import Shuffle
-from zephon.pipeline.definition import Chain
-from zephon.types import Chunk, Columns, Ragged
+from zephon.pipeline.definition import Definition
+from zephon.pipeline.options import AutoValidation
+from zephon.types import Columns, Ragged
 
 SAMPLE = 64
 
@@ -48,7 +50,7 @@ class Issue:
     """
 
     code: str
-    severity: str
+    severity: Literal["error", "warning"]
     message: str
 
     def __str__(self) -> str:
@@ -56,7 +58,7 @@ class Issue:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Report:
+class Validation:
     """What `validate` found."""
 
     issues: tuple[Issue, ...]
@@ -74,51 +76,26 @@ class Report:
         return "\n".join(map(str, self.issues)) or "no issue found"
 
 
-def validate(chain: Chain, *, strict: bool = False) -> Report:
+def validate(definition: Definition, *, strict: bool = False) -> Validation:
     """Checks a pipeline on its configuration and on a sample of each dataset."""
-    issues: list[Issue] = []
     try:
-        chain.describe()
-        program = chain._program()
-        ops = [*chain._split()[0]]
+        definition.describe()
+        program = definition.program()
     except DataError as error:
-        return Report((_issue("data", error),))
+        return Validation((_issue("data", error),))
     except (ZephonError, ValueError) as error:
-        return Report((_issue("config", error),))
-    issues += _shape(chain)
-    sampled: list[Columns] = []
-    for index, dataset in enumerate(program.datasets):
-        try:
-            columns, found = _sample(chain, index)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it goes into the report
-            issues.append(_issue("data", error))
-            continue
+        return Validation((_issue("config", error),))
+    issues, samples = _shape(definition), []
+    for index in range(len(program.datasets)):
+        found, columns = _through_stages(definition, program, index, strict=strict)
         issues += found
-        sampled.append(columns)
-        names = [*(op.name for op in ops), "taking stored tokens"]
-        current = columns
-        read_count = len(current)
-        for number, stage in enumerate(program.stages):
-            try:
-                result = _guarded(chain, stage, current, index, number)
-                again = _guarded(chain, stage, current, index, number) if strict else result
-            except Exception as error:  # noqa: BLE001
-                dataset.note_address(error)
-                issues.append(_issue("data", error))
-                break
-            if strict and _digest_columns(result) != _digest_columns(again):
-                issues.append(_unsteady(names[number], f"on documents of dataset {dataset.name!r}"))
-                break
-            current = result
-        else:
-            issues += _losses(dataset.name, read_count, current)
-            sampled[-1] = current
+        samples.append(columns)
     if strict and all(issue.severity != "error" for issue in issues):
-        issues += _accumulators(program.accumulators, sampled, program.context(0), program.datasets)
-    return Report(tuple(issues))
+        issues += _through_accumulators(program, [columns for columns in samples if columns is not None])
+    return Validation(tuple(issues))
 
 
-def before_running(chain: Chain, mode: str) -> None:
+def before_running(definition: Definition, mode: AutoValidation) -> None:
     """What ``options(auto_validation=...)`` asks for, before the first batch of a new stream.
 
     Args:
@@ -130,7 +107,7 @@ def before_running(chain: Chain, mode: str) -> None:
     """
     if mode == "off":
         return
-    report = validate(chain)
+    report = validate(definition)
     if mode == "warn":
         for issue in report.issues:
             warnings.warn(str(issue), stacklevel=3)
@@ -140,7 +117,7 @@ def before_running(chain: Chain, mode: str) -> None:
         raise DataError(
             "the pipeline would fail on a sample of its data:\n" + "\n".join(errors),
             follows="the run would end in the middle",
-            remedy="mend what is named, quarantine such documents with on_error, or look first with auto_validation='warn'",
+            remedy="repair what is named, quarantine such documents with on_error, or look first with auto_validation='warn'",
         )
 
 
@@ -150,7 +127,7 @@ def _issue(code: str, error: BaseException) -> Issue:
     return Issue(code, "error", text + notes)
 
 
-def _unsteady(name: str, where: str) -> Issue:
+def _nondeterministic(name: str, where: str) -> Issue:
     return Issue(
         "nondeterministic",
         "error",
@@ -160,54 +137,73 @@ def _unsteady(name: str, where: str) -> Issue:
     )
 
 
-def _shape(chain: Chain) -> list[Issue]:
+def _shape(definition: Definition) -> list[Issue]:
     """What the numbers alone say."""
-    issues, world = [], chain.world
-    chunk_bytes = getattr(chain._source, "chunk_bytes", None)
-    for dataset in chain._source.datasets:
-        chunks = -(-dataset.size // chunk_bytes) if chunk_bytes else world.lanes
-        if chunks < world.lanes:
-            issues.append(
-                Issue(
-                    "lane-idle",
-                    "warning",
-                    f"dataset {dataset.name!r} has {chunks} chunks of {chunk_bytes} bytes for {world.lanes} lanes, so that in "
-                    "each pass some lanes see nothing of it; lower chunk_bytes",
-                )
+    issues, lanes, chunk_bytes = [], definition.world.lanes, definition.chunk_bytes
+    if chunk_bytes is None:
+        return []
+    for dataset in definition.source.datasets:
+        chunks = -(-dataset.size // chunk_bytes)
+        if chunks < lanes:
+            message = (
+                f"dataset {dataset.name!r} has {chunks} chunks of {chunk_bytes} bytes for {lanes} lanes, so that in each pass "
+                "some lanes see nothing of it; lower chunk_bytes"
             )
-    permuted = getattr(chain._source, "_described", {}).get("shuffle_documents")
-    if chunk_bytes and not permuted:
-        length = next((op.max_length for op in chain._ops if isinstance(op, Pack)), None)
-        rows = chunk_bytes // 4 // length if length else chunk_bytes // 2000  # about four bytes a token
-        for op in chain._ops:
-            if isinstance(op, Shuffle) and op.buffer_size < rows:
-                message = (
-                    f"shuffle(buffer_size={op.buffer_size}) is less than the about {rows} elements of one chunk, so that "
-                    "neighbours stay near each other; raise it, or use shuffle_within_shard"
-                )
-                issues.append(Issue("shuffle-small", "warning", message))
+            issues.append(Issue("lane-idle", "warning", message))
+    if definition.source.describe().get("shuffle_documents"):
+        return issues
+    length = next((op.max_length for op in definition.ops if isinstance(op, Pack)), None)
+    rows = chunk_bytes // 4 // length if length else chunk_bytes // 2000  # about four bytes a token
+    for op in definition.ops:
+        if isinstance(op, Shuffle) and op.buffer_size < rows:
+            message = (
+                f"shuffle(buffer_size={op.buffer_size}) is less than the about {rows} elements of one chunk, so that "
+                "neighbours stay near each other; raise it, or use shuffle_within_shard"
+            )
+            issues.append(Issue("shuffle-small", "warning", message))
     return issues
 
 
-def _sample(chain: Chain, index: int) -> tuple[Columns, list[Issue]]:
+def _through_stages(
+    definition: Definition, program: Program, index: int, *, strict: bool
+) -> tuple[list[Issue], Columns | None]:
+    """Runs the sample of one dataset through the stages, strictly each of them twice.
+
+    Returns:
+        (issues, what comes out): None where a document ended it.
+    """
+    dataset, policy = definition.source.datasets[index], definition.quarantine
+    try:
+        columns, issues = _sample(definition, index)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it goes into the report
+        return [_issue("data", error)], None
+    sampled = len(columns)
+    for number, (name, stage) in enumerate(zip(program.names, program.stages, strict=True)):
+        unlimited = dataclasses.replace(policy, budget=len(columns))
+        try:
+            result = unlimited.attempt(stage, number, columns, index, 0)[0]
+            again = unlimited.attempt(stage, number, columns, index, 0)[0] if strict else result
+        except Exception as error:  # noqa: BLE001
+            dataset.note_address(error)
+            return [*issues, _issue("data", error)], None
+        if strict and _digest_columns(result) != _digest_columns(again):
+            return [*issues, _nondeterministic(name, f"on documents of dataset {dataset.name!r}")], None
+        columns = result
+    return [*issues, *_losses(dataset.name, sampled, columns)], columns
+
+
+def _sample(definition: Definition, index: int) -> tuple[Columns, list[Issue]]:
     """The first documents of a dataset's first sample chunk."""
-    chunk: Chunk = chain._source.sample(index)[0]
-    dataset = chain._source.datasets[index]
+    dataset = definition.source.datasets[index]
     bad: list[DataError] = []
-    columns = read(dataset, chunk, bad)
+    columns = read(dataset, definition.source.sample(index)[0], bad)
     issues = []
-    quarantine = chain._guard(chain._split()[0]).of(index)
     for error in bad[:3]:
         dataset.note_address(error)
-        found = _issue("data", error)
-        issues.append(dataclasses.replace(found, code="quarantined", severity="warning") if quarantine else found)
+        issue = _issue("data", error)
+        quarantined = dataclasses.replace(issue, code="quarantined", severity="warning")
+        issues.append(quarantined if definition.quarantine.of(index) else issue)
     return columns.take(np.arange(min(SAMPLE, len(columns)))), issues
-
-
-def _guarded(chain: Chain, stage: Any, columns: Columns, index: int, number: int) -> Columns:
-    """A stage's result over the documents that would not be quarantined."""
-    policy = dataclasses.replace(chain._guard(chain._split()[0]), budget=len(columns))
-    return policy.attempt(stage, number, columns, index, 0)[0]
 
 
 def _losses(name: str, before: int, after: Columns) -> list[Issue]:
@@ -220,18 +216,17 @@ def _losses(name: str, before: int, after: Columns) -> list[Issue]:
     return []
 
 
-def _accumulators(
-    ops: Sequence[AccumulatorOp], sampled: Sequence[Columns], context: LaneContext, datasets: Sequence[Any]
-) -> list[Issue]:
-    """Runs the sample through the accumulators twice, op by op."""
-    blocks = [of_documents(columns, len(datasets)) for columns in sampled if len(columns)]
-    for op in ops:
+def _through_accumulators(program: Program, samples: Sequence[Columns]) -> list[Issue]:
+    """Runs the samples through the accumulators twice, op by op."""
+    context = program.context(0)
+    blocks = [of_documents(columns, len(program.datasets)) for columns in samples if len(columns)]
+    for op in program.accumulators:
         try:
             once, twice = _through(op, blocks, context), _through(op, blocks, context)
         except Exception as error:  # noqa: BLE001
             return [_issue("data", error)]
         if [_digest_block(block) for block in once] != [_digest_block(block) for block in twice]:
-            return [_unsteady(op.describe()["op"], "on the sample")]
+            return [_nondeterministic(op.describe()["op"], "on the sample")]
         blocks = once
     return []
 
@@ -239,9 +234,9 @@ def _accumulators(
 def _through(op: AccumulatorOp, blocks: Sequence[Block], context: LaneContext) -> list[Block]:
     state = op.open(context)
     state.start(0)
-    made = [state.push(block) for block in blocks]
-    made.append(state.flush(final=True))
-    return [block for block in made if block is not None and len(block)]
+    emitted = [state.push(block) for block in blocks]
+    emitted.append(state.flush(final=True))
+    return [block for block in emitted if block is not None and len(block)]
 
 
 def _digest_columns(columns: Columns) -> str:
@@ -255,7 +250,7 @@ def _digest_block(block: Block) -> str:
     return hashlib.sha256("".join(_plain(payload) for payload in payloads(block)).encode()).hexdigest()
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ",".join(f"{key!r}:{_plain(value[key])}" for key in sorted(value, key=str)) + "}"
     if isinstance(value, (list, tuple)):
@@ -267,4 +262,4 @@ def _plain(value: Any) -> str:
     return repr(value)
 
 
-__all__ = ["Issue", "Report", "validate"]
+__all__ = ["Issue", "Validation", "validate"]
