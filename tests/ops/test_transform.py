@@ -139,7 +139,7 @@ def test_a_map_may_draw_new_document_boundaries_in_a_row() -> None:
 def test_ops_stand_where_they_make_sense_only() -> None:
     with pytest.raises(ConfigError, match="put map_transform before batch"):
         pipeline_of(numbered(1)).batch(1).map_transform(doubled)
-    with pytest.raises(ConfigError, match="put it behind batch"):
+    with pytest.raises(ConfigError, match="put it after batch"):
         pipeline_of(numbered(1)).map_batch(lambda batch: batch)
     pipeline = pipeline_of([{"tokens": [1]}]).pack_flat(8).tokenize(tokenizer_id="bytes", field="text").batch(1)
     with pytest.raises(ConfigError, match="tokenize comes after pack_flat"):

@@ -1,4 +1,4 @@
-"""validate and explain: what is found before a run, and what a user is told."""
+"""validate: what is found before a run."""
 
 from __future__ import annotations
 
@@ -107,38 +107,6 @@ def test_validate_moves_no_state() -> None:
     assert pipeline.checkpoint() == before
     assert next(batches).microbatch == (1, 8)
     pipeline.close()
-
-
-def test_explain_says_what_comes_from_where_and_what_it_costs() -> None:
-    shown = recipe(PIPELINES["quarantine"])(dp_degree=5, dp_group_id=1, lanes_allow="uneven", microbatch_size=1).explain()
-    for sentence in (
-        "  a: memory, 2 shards, 29,026 bytes, 15 chunks, 50.0% of the tokens",
-        "  8 lanes, 16 sequences a step, 2 a lane",
-        "uneven: lanes are read 1.25 times in all",
-        "uneven: 20 forwards where 16 hold sequences (25% more)",
-        "map_transform fn=tests.ops.recipes.fails_at_sevens@",
-        "on_error=quarantine",
-        "a flush sentinel every 3 chunks; wrap carries its tail across by address",
-        "268,435,456 bytes (prefetch_bytes)",
-        "    shuffle: 4 elements, 384 bytes a lane",
-    ):
-        assert sentence in shown, shown
-    assert recipe(PIPELINES["quarantine"])().fingerprint in shown
-
-
-def test_it_says_when_a_shuffle_buffer_can_never_fill() -> None:
-    def shown(buffer: int) -> str:
-        rows = [{"text": f"number {i}"} for i in range(400)]
-        source = StaticMixtureWorkSource([Dataset.from_dict("d", {"s": InMemoryShard(rows)})], chunk_bytes=2048)
-        chain = Pipeline(source).options(canonical_replicas=1, flush_every_k_chunks=8)
-        chain.tokenize(tokenizer_id="bytes", field="text").pack_flat(64, algorithm="wrap").shuffle(buffer).batch(1)
-        return next(line for line in chain.explain().splitlines() if "shuffle: " in line)
-
-    assert shown(100) == "    shuffle: 100 elements, 25,600 bytes a lane"
-    assert shown(1000) == (
-        "    shuffle: 1000 elements, 32,768 bytes a lane; "
-        "between two sentinels come at most about 128 rows, so that it mixes those and never fills"
-    )
 
 
 def test_looking_before_a_run_ends_it_warns_or_does_nothing_as_asked() -> None:

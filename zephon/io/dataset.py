@@ -42,7 +42,13 @@ class Dataset:
 
     @staticmethod
     def from_path(name: str, path: str, *, fmt: str | None = None) -> Dataset:
-        """A directory, a file, a glob, or a URL of any fsspec scheme; ``stdlib://docs`` and ``stdlib://code`` are built in.
+        """The data that lies at a path.
+
+        Args:
+            name: how mixtures, errors and reports call it.
+            path: a directory, a file, a glob, or a URL of any fsspec scheme; ``stdlib://docs`` and ``stdlib://code`` are
+                built in.
+            fmt: the format, where it is not to be found out from the files.
 
         Raises:
             NotFound: nothing is there.
@@ -74,7 +80,15 @@ class Dataset:
 
     @staticmethod
     def from_dict(name: str, shards: Mapping[str, InMemoryShard]) -> Dataset:
-        """In-memory shards by id, in the order of their ids. Raises ConfigError when there is no row."""
+        """Data that is already here.
+
+        Args:
+            name: how mixtures, errors and reports call it.
+            shards: by id; their order is that of the ids.
+
+        Raises:
+            ConfigError: there is no row.
+        """
         filled = {shard_id: shards[shard_id] for shard_id in sorted(shards) if len(shards[shard_id].rows)}
         if not filled:
             raise ConfigError(
@@ -111,21 +125,23 @@ class Dataset:
         return object()
 
     def shard(self, number: int) -> Shard:
-        """A shard as its format sees it."""
+        """The shard with this ``number``, as its format sees it."""
         memory = self.memory[number] if self.memory else None
         return Shard(number, self.shards[number], self.path(number), int(self.sizes[number]), self.listing, self.fs, memory)
 
     def address(self, shard: int, row: int) -> Address:
+        """The name of a ``row`` of the ``shard`` with this number."""
         kind = ByteAddress if self.format.name == "jsonl" else Address
         return kind(self.name, self.shards[shard], row)
 
     def note_address(self, error: BaseException, more: str = "") -> None:
-        """Writes the address of the document that an error is about into its notes, where it is about one."""
+        """Writes the address of the document that an error is about, and ``more``, into its notes, where it has an address."""
         about = address_of(error)
         if about is not None:
             error.add_note(f"address: {self.address(about.shard, about.row)}{more}")
 
     def path(self, shard: int) -> str:
+        """Where the ``shard`` with this number lies."""
         return f"{self.root.rstrip('/')}/{self.shards[shard]}" if self.root else self.shards[shard]
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import NotRequired, TypedDict, cast
 
-from zephon.cursor import VERSION, Cursor, RankState, SavedState, merge_states, refuse_other_stream, refuse_different_skips
+from zephon.cursor import VERSION, Cursor, RankState, SavedState, merge_states, refuse_different_skips, refuse_other_stream
 from zephon.errors import StateError
 from zephon.pipeline.definition import Definition
 

@@ -43,7 +43,7 @@ class TokenEstimation:
         return self.primer == "measure" if self.measure is None else self.measure
 
     def primed(self, name: str) -> float:
-        """Tokens per byte of a dataset without a measurement."""
+        """Tokens per byte of the dataset ``name`` without a measurement."""
         if isinstance(self.primer, str):
             return self.fallback_tokens_per_byte
         if isinstance(self.primer, (int, float)):
