@@ -20,12 +20,12 @@ from zephon.launch.config.compose import compose
 from zephon.launch.status import look
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.run import ledger
+from zephon.run.attempt_stages import read_attempt_stages
 from zephon.run.calibration import read_calibration
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
 from zephon.run.specs import write_spec
 from zephon.spec.experiment import RunSpec, StageSpec, StagesSpec
-from zephon.stages.record import read_attempt_stages
 from zephon.train.feed import PipelineFeed, pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -19,11 +19,12 @@ import psutil
 import pytest
 
 from tests.agent.toy import WORKER, toy_spec
+from zephon.run.attempt_stages import read_attempt_stages
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
 from zephon.run.specs import write_spec
+from zephon.run.stage_records import read_record
 from zephon.spec.experiment import StageSpec, StagesSpec
-from zephon.stages.record import read_attempt_stages, read_record
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "tests.launch.own_stages"

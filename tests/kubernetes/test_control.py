@@ -18,13 +18,13 @@ from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes import control
 from zephon.launch.backends.kubernetes.scheduler import create_scheduler
 from zephon.launch.status import look
+from zephon.run.attempt_stages import AttemptStages, write_attempt_stages
 from zephon.run.data_end import DataEnd, write_data_end
 from zephon.run.directory import RunDir
 from zephon.run.events import EventLog, EventReader
 from zephon.run.generation import Generation, write_generation
 from zephon.run.handle import Handle, write_handle
 from zephon.run.progress import Progress, write_progress
-from zephon.stages.record import AttemptStages, write_attempt_stages
 
 pytestmark = pytest.mark.kubernetes
 

@@ -14,10 +14,11 @@ from tests.kubernetes.machines import Machines, reach
 from zephon.launch import start as session
 from zephon.launch.cli.main import main
 from zephon.launch.status import look
+from zephon.run.attempt_stages import read_attempt_stages
 from zephon.run.directory import RunDir
 from zephon.run.evaluation import read_evaluation
 from zephon.run.specs import newest_spec
-from zephon.stages.record import read_attempt_stages, read_record
+from zephon.run.stage_records import read_record
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(900)]
 

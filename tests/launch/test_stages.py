@@ -18,22 +18,16 @@ from zephon.launch import start as session
 from zephon.launch.cli.display import stage_lines
 from zephon.launch.cli.main import main
 from zephon.launch.config.compose import compose
+from zephon.run.attempt_stages import AttemptStages, write_attempt_stages
 from zephon.run.calibration import forget_calibration, read_calibration
 from zephon.run.directory import RunDir
 from zephon.run.evaluation import read_evaluation
 from zephon.run.metrics import series
+from zephon.run.stage_records import StageRecord, read_record, write_record
 from zephon.spec.experiment import RunSpec, StageSpec, StagesSpec
 from zephon.stages.inputs import fingerprint, inputs_of
 from zephon.stages.process import run_stage
-from zephon.stages.record import (
-    AttemptStages,
-    StageRecord,
-    is_current,
-    outstanding,
-    read_record,
-    write_attempt_stages,
-    write_record,
-)
+from zephon.stages.record import is_current, outstanding
 from zephon.stages.stage import check, stages_of
 
 Maker = Callable[..., Toy]

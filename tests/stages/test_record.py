@@ -1,4 +1,4 @@
-"""Records of stages: read as they were written, and what is current by them."""
+"""How stages end, and what is current by their records."""
 
 from __future__ import annotations
 
@@ -9,17 +9,8 @@ import pytest
 
 from tests.agent.toy import toy_spec
 from zephon.run.directory import RunDir
-from zephon.stages.record import (
-    AttemptStages,
-    StageRecord,
-    is_current,
-    read_attempt_stages,
-    read_record,
-    record_end,
-    record_training,
-    write_attempt_stages,
-    write_record,
-)
+from zephon.run.stage_records import StageRecord, read_record, write_record
+from zephon.stages.record import is_current, record_end, record_training
 from zephon.stages.stage import Stage
 from zephon.stages.walk import StageEnd
 
@@ -41,28 +32,6 @@ DONE = StageRecord(
 @pytest.fixture
 def rundir(tmp_path: Path) -> RunDir:
     return RunDir(str(tmp_path / "toy"))
-
-
-def test_a_record_is_read_as_it_was_written(rundir: RunDir) -> None:
-    assert read_record(rundir, "report") is None
-    write_record(rundir, DONE)
-    assert read_record(rundir, "report") == DONE
-
-
-@pytest.mark.parametrize(
-    "known",
-    [
-        AttemptStages(),
-        AttemptStages(states={"z": "running", "a": "waiting"}, stage="z", node="n-0@a", token=3, lost=1),
-        AttemptStages(states={"train": "done"}, status=1, cause="it failed"),
-    ],
-)
-def test_an_attempts_stages_are_read_as_they_were_written_and_in_their_order(rundir: RunDir, known: AttemptStages) -> None:
-    write_attempt_stages(rundir, 1, known)
-    found = read_attempt_stages(rundir, 1)
-    assert found == known
-    assert list(found.states) == list(known.states)
-    assert read_attempt_stages(rundir, 2) == AttemptStages()
 
 
 def test_the_end_of_a_process_that_wrote_nothing_is_recorded_over_what_is_known(rundir: RunDir) -> None:

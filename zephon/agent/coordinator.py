@@ -32,10 +32,11 @@ from zephon.agent.stage_owner import Fail, Give, PutBack, StageOwner
 from zephon.agent.training import TICK_S, Training
 from zephon.errors import ZephonError
 from zephon.exits import Exit
+from zephon.run.attempt_stages import AttemptStages, read_attempt_stages, write_attempt_stages
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
-from zephon.stages.record import AttemptStages, read_attempt_stages, record_end, record_training, write_attempt_stages
+from zephon.stages.record import record_end, record_training
 from zephon.stages.stage import TRAIN, Stage, stages_of
 from zephon.stages.walk import StageEnd, Walk
 

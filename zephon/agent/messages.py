@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, cast, get_args, get_type_hints
 
-from zephon.stages.walk import StageState
+from zephon.run.stage_records import StageState
 
 
 class BadMessage(ValueError):

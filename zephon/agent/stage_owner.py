@@ -23,7 +23,7 @@ from typing import Literal
 
 from zephon.agent.membership import natural
 from zephon.agent.rules import Rules
-from zephon.stages.walk import StageState
+from zephon.run.stage_records import StageState
 
 State = Literal["free", "ordered", "running", "away", "lost"]
 

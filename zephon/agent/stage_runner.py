@@ -17,8 +17,9 @@ from zephon.agent.link import Link
 from zephon.agent.messages import Assign, Leaving, RunStage, StageEnded, StageStarted, WithdrawStage
 from zephon.exits import Exit
 from zephon.run.directory import RunDir
+from zephon.run.stage_records import read_record
 from zephon.spec.experiment import RunSpec
-from zephon.stages.record import read_record, record_end
+from zephon.stages.record import record_end
 from zephon.stages.stage import Stage, stages_of
 from zephon.stages.walk import StageEnd
 

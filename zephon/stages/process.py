@@ -18,11 +18,13 @@ from collections.abc import Callable
 
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit
+from zephon.run.attempt_stages import read_attempt_stages
 from zephon.run.directory import RunDir
 from zephon.run.specs import read_spec
+from zephon.run.stage_records import StageRecord, read_record, write_record
 from zephon.spec.experiment import RunSpec
 from zephon.stages.inputs import fingerprint, inputs_of
-from zephon.stages.record import StageRecord, is_current, read_attempt_stages, read_record, write_record
+from zephon.stages.record import is_current
 from zephon.stages.stage import Stage, source_of, stages_of
 
 log = logging.getLogger("zephon.stage")

@@ -1,7 +1,4 @@
-"""What is known of stages: a record of each, which stages are current, and how an attempt's stages stand on a cluster.
-
-    stages/NAME.json             StageRecord      by the process of the stage, or by whoever saw it end
-    attempts/NNNN/stages.json    AttemptStages    by the coordinator, where nodes carry stages out
+"""The end of a stage as it is recorded, and what follows from records: which stages are current.
 
 A stage is current when it is done, the hash of its inputs is what it was, and its outputs are there.
 """
@@ -16,45 +13,11 @@ from zephon.errors import ConfigError
 from zephon.exits import Exit, outcome_of
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
-from zephon.run.plain import as_record
+from zephon.run.stage_records import StageRecord, StageState, read_record, write_record
 from zephon.spec.experiment import RunSpec
-from zephon.stages.inputs import Inputs, fingerprint, inputs_of
+from zephon.stages.inputs import fingerprint, inputs_of
 from zephon.stages.stage import BUILT_IN, TRAIN, Stage, stages_of
-from zephon.stages.walk import StageEnd, StageState
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StageRecord:
-    """One stage as it was carried out last.
-
-    Args:
-        attempt: the attempt that carried it out.
-        started, ended: unix seconds; None where it is not known, or not over.
-        outputs: size in bytes by path below the run directory; of training, its last saved step.
-        result: what its function returned.
-        error: why it has failed or was stopped.
-    """
-
-    name: str
-    call: str
-    attempt: int
-    status: StageState
-    started: float | None = None
-    ended: float | None = None
-    inputs: Inputs = dataclasses.field(default_factory=dict)
-    inputs_sha256: str = ""
-    outputs: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    result: object = None
-    error: str = ""
-
-
-def read_record(rundir: RunDir, name: str) -> StageRecord | None:
-    """None where the stage was never begun."""
-    return as_record(StageRecord, rundir.find_json("stages", f"{name}.json"))
-
-
-def write_record(rundir: RunDir, record: StageRecord) -> None:
-    rundir.write_json("stages", f"{record.name}.json", data=dataclasses.asdict(record))
+from zephon.stages.walk import StageEnd
 
 
 def record_end(stage: Stage, rundir: RunDir, attempt: int, *, status: StageState, error: str) -> StageRecord:
@@ -113,37 +76,3 @@ def would_run(stage: Stage, spec: RunSpec, rundir: RunDir, *, files: Mapping[str
     if isinstance(paths, dict) and isinstance(seen, dict):
         known["paths"] = {path: value for path, value in paths.items() if path in seen}
     return fingerprint(known) != fingerprint(inputs)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AttemptStages:
-    """How an attempt's stages stand, by its coordinator; a new one goes on from here.
-
-    Args:
-        states: of each stage, in order; empty before the coordinator's first entry.
-        stage: the one that is under way, empty before the first and after the last.
-        node: the node that carries it out, where one is enough.
-        token: the newest fencing token: a node with an older one may not write the stage's record.
-        lost: how many nodes were lost in this stage.
-        status, cause: how the attempt has ended; None while it goes on.
-    """
-
-    states: Mapping[str, StageState] = dataclasses.field(default_factory=dict)
-    stage: str = ""
-    node: str = ""
-    token: int = 0
-    lost: int = 0
-    status: int | None = None
-    cause: str = ""
-
-
-def read_attempt_stages(rundir: RunDir, attempt: int) -> AttemptStages:
-    found = rundir.find_json("attempts", RunDir.attempt_name(attempt), "stages.json")
-    known = as_record(AttemptStages, found) or AttemptStages()
-    return dataclasses.replace(known, states=dict(known.states))
-
-
-def write_attempt_stages(rundir: RunDir, attempt: int, known: AttemptStages) -> None:
-    # A list keeps the order of the stages, which an object in a file with sorted keys would lose.
-    data = {**dataclasses.asdict(known), "states": [[*entry] for entry in known.states.items()], "time": time.time()}
-    rundir.write_json("attempts", RunDir.attempt_name(attempt), "stages.json", data=data)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from zephon.exits import Exit
+from zephon.run.stage_records import StageState
 from zephon.stages.stage import TRAIN, Stage
 
-StageState = Literal["waiting", "running", "done", "skipped", "failed", "stopped"]
 OVER: tuple[StageState, ...] = ("done", "skipped")
 
 

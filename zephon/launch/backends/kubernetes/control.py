@@ -23,6 +23,7 @@ from zephon.launch.backends.kubernetes.errors import ClusterError
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
 from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler
 from zephon.launch.backends.kubernetes.status import Summary
+from zephon.run.attempt_stages import read_attempt_stages
 from zephon.run.data_end import ended_at
 from zephon.run.directory import RunDir
 from zephon.run.events import Event, EventReader
@@ -32,7 +33,6 @@ from zephon.run.progress import read_progress
 from zephon.run.specs import read_spec
 from zephon.run.stop import write_stop
 from zephon.run.target import write_target
-from zephon.stages.record import read_attempt_stages
 from zephon.stages.stage import TRAIN
 
 _LOOK_RETRY_S = 10.0
