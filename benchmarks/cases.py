@@ -159,7 +159,8 @@ def lanes(folder: str, cores: int, lanes: int, tokens: int) -> dict[str, float]:
 
 def meters(folder: str, cores: int) -> dict[str, float]:
     """The meters' own processor time as a share of the loader's, by calling them as often as it does."""
-    from zephon.engine.meters import Meters, Work
+    from zephon.engine.meters import Meters
+    from zephon.engine.program import ChunkResult
 
     pin(cores)
     loader = pipeline(folder, runner="inline", prefetch_batches=0)
@@ -169,7 +170,7 @@ def meters(folder: str, cores: int) -> dict[str, float]:
     whole = time.process_time() - spent
     loader.close()
     own = Meters(("text",))
-    work = Work(None, 0, {"read": 0.001, "tokenize": 0.001})
+    work = ChunkResult(None, 0, {"read": 0.001, "tokenize": 0.001})
     spent = time.process_time()
     for batch in batches:
         own.batch(batch, 0.0)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.ops.recipes import PIPELINES, recipe
 from zephon import Dataset, InMemoryShard, Pipeline, SampleBatch, StaticMixtureWorkSource
-from zephon.engine.runners.base import default_workers
+from zephon.engine.runners.make import default_workers
 from zephon.errors import ConfigError
 from zephon.io.cache import CacheOptions, cached
 from zephon.pipeline.options import Options
@@ -52,7 +52,7 @@ def observed(pipeline: Pipeline) -> dict[str, Any]:
         "data": [cached(dataset, cache) is dataset for dataset in definition.source.datasets],
         "engine": definition.settings(),
         "interval": program.flush_every,
-        "quarantine": program.guard,
+        "quarantine": program.quarantine,
         "world": definition.world,
         "rank": definition.delivery().rank,
         "process": definition.options.isolated,

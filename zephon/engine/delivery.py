@@ -11,7 +11,7 @@ import numpy as np
 from zephon.batch import SampleBatch
 from zephon.cursor import RankState
 from zephon.engine.lane import Lane
-from zephon.engine.rows import Rows, gather, zero_weight
+from zephon.engine.rows import RowSlice, gather, zero_weight
 from zephon.io import Dataset
 from zephon.ops.block import Block
 from zephon.types import Address, Column, Dropped, DropSummary, IntArray
@@ -54,7 +54,7 @@ class Delivery:
             lane.fill()
         while True:
             done = plan[:skip]
-            if skip == 0 and not all(lane.pass_over(step, per_lane) for lane in lanes.values()):
+            if skip == 0 and not all(lane.skip_steps(step, per_lane) for lane in lanes.values()):
                 return
             if not self._step_ready(lanes, shares, done):
                 return
@@ -63,7 +63,7 @@ class Delivery:
                 block = self._rows(lanes[number], shares[number], first, last)
                 ended = index + 1 == len(plan)
                 after = RankState(step + ended, 0 if ended else index + 1, {n: lane.cursor for n, lane in lanes.items()})
-                dropped = self.drop_summaries(lanes[number].report())
+                dropped = self.drop_summaries(lanes[number].take_dropped())
                 batch = self._batch(block, number, first, step, (index, len(plan)), after, dropped, like)
                 like = batch.fields
                 yield self._mapped(batch) if self.maps else batch
@@ -81,7 +81,7 @@ class Delivery:
             enough = lane.ensure(q - taken) and enough
         return enough or (not self.drop_last and any(lane.ready for lane in lanes.values()))
 
-    def _rows(self, lane: Lane, share: Share, first: int, last: int) -> Rows | Block | None:
+    def _rows(self, lane: Lane, share: Share, first: int, last: int) -> RowSlice | Block | None:
         """Takes the share's rows out of the lane, passing over what other ranks own of it."""
         if first == last:
             return None
@@ -94,7 +94,7 @@ class Delivery:
 
     def _batch(
         self,
-        block: Rows | Block | None,
+        block: RowSlice | Block | None,
         lane: int,
         first: int,
         step: int,

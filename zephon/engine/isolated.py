@@ -124,7 +124,7 @@ class Isolated(Iterator[SampleBatch]):
         if group.spent is not None:
             documents, sizes, waiting, working = group.spent
             self._meters.documents, self._meters.bytes, self._meters.working = documents, sizes, working
-            self._meters.waiting.update(workers=waiting["workers"], room=waiting["room"])
+            self._meters.waiting.update(workers=waiting["workers"], backpressure=waiting["backpressure"])
         self._ready.extend(group.batches)
         if group.ended:
             self._end = group.error or StopIteration()

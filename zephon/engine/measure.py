@@ -12,14 +12,14 @@ from zephon.work import WorkSource
 
 
 def count_sample(
-    source: WorkSource, index: int, stages: Sequence[Stage], guard: QuarantinePolicy, most: int
+    source: WorkSource, index: int, stages: Sequence[Stage], quarantine: QuarantinePolicy, most: int
 ) -> tuple[int, int]:
     """(tokens, bytes of the format's units) of at most about ``most`` documents of one dataset."""
     tokens = size = documents = 0
     for chunk in source.sample(index):
-        bad: list[DataError] | None = [] if guard.of(index) else None
+        bad: list[DataError] | None = [] if quarantine.of(index) else None
         try:
-            columns = guard.run(stages, read(source.datasets[index], chunk, bad), chunk, bad or (), ())
+            columns = quarantine.run(stages, read(source.datasets[index], chunk, bad), chunk, bad or (), ())
         except Exception as error:
             source.datasets[index].note_address(error, ", while measuring tokens per byte")
             raise

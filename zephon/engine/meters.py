@@ -1,9 +1,9 @@
 """Meters that are always on: a few additions per chunk and per batch, each field written by one thread only.
 
-waiting.loop      the training loop waited for a batch
-waiting.workers   packing waited for a chunk to be read and tokenized
-waiting.room      packing waited because enough batches were ready
-working.<stage>   seconds of work by stage, summed over workers
+waiting.loop           the training loop waited for a batch
+waiting.workers        packing waited for a chunk to be read and tokenized
+waiting.backpressure   packing waited because enough batches were ready
+working.<stage>        seconds of work by stage, summed over workers
 """
 
 from __future__ import annotations
@@ -11,20 +11,26 @@ from __future__ import annotations
 import collections
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TypedDict
 
-from zephon.types import Columns
-
-if TYPE_CHECKING:
-    from zephon.batch import SampleBatch
+from zephon.batch import SampleBatch
+from zephon.engine.program import ChunkResult
 
 
-class Work(NamedTuple):
-    """A chunk from a worker: its documents (None at the lane's end), bytes of source read, seconds by stage."""
+class Snapshot(TypedDict):
+    """Plain values, see `Pipeline.metrics_snapshot`."""
 
-    columns: Columns | None
-    size: int
-    seconds: dict[str, float]
+    seconds: float
+    first_batch_seconds: float
+    batches: int
+    tokens: dict[str, int]
+    documents: dict[str, int]
+    bytes: dict[str, int]
+    padding: int
+    dropped: dict[str, int]
+    waiting: dict[str, float]
+    working: dict[str, float]
+    bottleneck: str
 
 
 @dataclasses.dataclass(eq=False)
@@ -36,7 +42,7 @@ class Meters:
     bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     tokens: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     dropped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    waiting: dict[str, float] = dataclasses.field(default_factory=lambda: {"loop": 0.0, "workers": 0.0, "room": 0.0})
+    waiting: dict[str, float] = dataclasses.field(default_factory=lambda: {"loop": 0.0, "workers": 0.0, "backpressure": 0.0})
     working: dict[str, float] = dataclasses.field(default_factory=dict)
     padding: int = 0
     batches: int = 0
@@ -44,7 +50,11 @@ class Meters:
     first: float = 0.0
     last: float = 0.0
 
-    def chunk(self, work: Work, waited: float) -> None:
+    def backpressure(self, seconds: float) -> None:
+        """Packing has waited so long because enough batches were ready."""
+        self.waiting["backpressure"] += seconds
+
+    def chunk(self, work: ChunkResult, waited: float) -> None:
         """A chunk has reached its lane, which waited so long for it."""
         self.waiting["workers"] += waited
         for stage, seconds in work.seconds.items():
@@ -73,8 +83,7 @@ class Meters:
         for some in batch.dropped:
             self.dropped[some.reason] += some.count
 
-    def snapshot(self) -> dict[str, Any]:
-        """Plain values, see `Pipeline.metrics_snapshot`."""
+    def snapshot(self) -> Snapshot:
         return {
             "seconds": self.last - self.first if self.batches else 0.0,
             "first_batch_seconds": self.first - self.began if self.batches else 0.0,
@@ -97,7 +106,7 @@ class Meters:
         share = self.waiting["loop"] / seconds
         if share < 0.02:
             return f"the training loop is the bottleneck: it waited for data {share:.1%} of the time"
-        own = max(seconds - self.waiting["workers"] - self.waiting["room"], 0.0)
+        own = max(seconds - self.waiting["workers"] - self.waiting["backpressure"], 0.0)
         stage = max(self.working, key=lambda name: self.working[name], default="read")
         if own > self.waiting["workers"]:
             stage = "pack, shuffle and batch"

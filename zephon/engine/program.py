@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from zephon.engine.meters import Work
 from zephon.errors import DataError
 from zephon.io import Dataset, read
 from zephon.ops.op import AccumulatorOp, LaneContext
@@ -17,7 +16,31 @@ from zephon.ops.quarantine import QuarantinedIds, QuarantinePolicy
 from zephon.types import Chunk, Columns, Stage
 from zephon.work import Plan
 
-_NOBODY = QuarantinePolicy()
+_NO_QUARANTINE = QuarantinePolicy()
+
+
+class ChunkGroup(NamedTuple):
+    """Consecutive chunks of a lane, which a worker takes at once.
+
+    Args:
+        first: the position of the first chunk.
+        quarantined: for each chunk, the documents that are in quarantine already; None for a chunk that is not needed.
+    """
+
+    lane: int
+    first: int
+    quarantined: Sequence[QuarantinedIds | None]
+
+
+class ChunkResult(NamedTuple):
+    """A chunk from a worker: its documents (None where there is no chunk), bytes of source read, seconds by stage."""
+
+    columns: Columns | None
+    size: int
+    seconds: dict[str, float]
+
+
+NO_CHUNK = ChunkResult(None, 0, {})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,7 +53,7 @@ class Program:
         stages: run on workers, a chunk at a time.
         accumulators: run per lane, in order.
         flush_every: chunks between sentinels, at least 1.
-        guard: who may put documents into quarantine.
+        quarantine: whose documents go into quarantine.
         names: of the stages, for the meters.
     """
 
@@ -39,76 +62,76 @@ class Program:
     stages: list[Stage]
     accumulators: list[AccumulatorOp]
     flush_every: int
-    guard: QuarantinePolicy = _NOBODY
+    quarantine: QuarantinePolicy = _NO_QUARANTINE
     weights: Sequence[Fraction] | None = None
     names: Sequence[str] = ()
 
     def context(self, lane: int) -> LaneContext:
         return LaneContext(lane, len(self.datasets), self.datasets, self.weights)
 
-    def work(self, lane: int, first: int, known: Sequence[QuarantinedIds | None]) -> list[Work | Exception]:
-        """Reads consecutive chunks and runs the stages over each. Runs on a worker.
+    def work(self, group: ChunkGroup) -> list[ChunkResult | Exception]:
+        """Reads the chunks of a group and runs the stages over each. Runs on a worker.
 
         First all are read and then all are tokenized: code that has just run is in the processor's caches, and a
         tokenizer's tables drive everything else out of them.
 
-        Args:
-            first: the position of the first chunk.
-            known: for each chunk, (piece, row) of documents that are in quarantine already; None where it is not needed.
-
         Returns:
-            For each chunk its work, without columns where the lane has ended, or the error to raise when its turn comes.
+            For each chunk its result, without columns where the lane has ended, or the error to raise when its turn comes.
         """
-        read_in: list[_Read | Work | Exception] = []
-        for position, places in enumerate(known, first):
-            read_in.append(_NOTHING if places is None else self._attempt(self._read, lane, position, places))
-        works: list[Work | Exception] = []
-        read_in.reverse()
-        while read_in:  # each is let go when it is done, so that its memory serves the next
-            one = read_in.pop()
-            works.append(self._attempt(self._run, lane, one.position, one) if isinstance(one, _Read) else one)
-        return works
+        waiting: list[_ReadChunk | ChunkResult | Exception] = []
+        for position, quarantined in enumerate(group.quarantined, group.first):
+            try:
+                waiting.append(NO_CHUNK if quarantined is None else self._read(group.lane, position, quarantined))
+            except Exception as error:  # noqa: BLE001 - raised by the lane in its order
+                waiting.append(self._with_address(error, group.lane, position))
+        results: list[ChunkResult | Exception] = []
+        waiting.reverse()
+        while waiting:  # each is let go when it is done, so that its memory serves the next
+            chunk = waiting.pop()
+            if isinstance(chunk, _ReadChunk):
+                try:
+                    results.append(self._run(chunk))
+                except Exception as error:  # noqa: BLE001 - raised by the lane in its order
+                    results.append(self._with_address(error, group.lane, chunk.position))
+            else:
+                results.append(chunk)
+        return results
 
-    def _attempt(self, part: Callable[..., Any], lane: int, position: int, argument: Any) -> Any:
-        try:
-            return part(lane, position, argument)
-        except Exception as error:  # noqa: BLE001 - raised by the lane in its order
-            chunk = self.plan.chunk(lane, position)
-            assert chunk is not None
-            dataset = self.datasets[chunk.dataset]
-            dataset.note_address(error)
-            error.add_note(f"in chunk {chunk.index} of dataset {dataset.name!r}, lane {lane}, position {position}")
-            return error
+    def _with_address(self, error: Exception, lane: int, position: int) -> Exception:
+        chunk = self.plan.chunk(lane, position)
+        assert chunk is not None
+        dataset = self.datasets[chunk.dataset]
+        dataset.note_address(error)
+        error.add_note(f"in chunk {chunk.index} of dataset {dataset.name!r}, lane {lane}, position {position}")
+        return error
 
-    def _read(self, lane: int, position: int, known: QuarantinedIds) -> _Read | Work:
+    def _read(self, lane: int, position: int, quarantined: QuarantinedIds) -> _ReadChunk | ChunkResult:
         chunk = self.plan.chunk(lane, position)
         if chunk is None:
-            return _NOTHING
-        bad: list[DataError] | None = [] if self.guard.of(chunk.dataset) else None
+            return NO_CHUNK
+        bad: list[DataError] | None = [] if self.quarantine.of(chunk.dataset) else None
         begun = time.perf_counter()
         columns = read(self.datasets[chunk.dataset], chunk, bad)
-        return _Read(position, chunk, columns, bad or (), known, time.perf_counter() - begun)
+        return _ReadChunk(position, chunk, columns, bad or (), quarantined, time.perf_counter() - begun)
 
-    def _run(self, lane: int, position: int, found: _Read) -> Work:
-        seconds = {"read": found.seconds}
+    def _run(self, read_chunk: _ReadChunk) -> ChunkResult:
+        chunk = read_chunk.chunk
+        seconds = {"read": read_chunk.seconds}
         names = self.names or [f"stage {i}" for i in range(len(self.stages))]
         timed = [functools.partial(_timed, seconds, n, stage) for n, stage in zip(names, self.stages, strict=True)]
-        columns = self.guard.run(timed, found.columns, found.chunk, found.bad, found.known)
-        return Work(columns, sum(piece.stop - piece.start for piece in found.chunk.ranges), seconds)
+        columns = self.quarantine.run(timed, read_chunk.columns, chunk, read_chunk.bad, read_chunk.quarantined)
+        return ChunkResult(columns, sum(part.stop - part.start for part in chunk.ranges), seconds)
 
 
-class _Read(NamedTuple):
+class _ReadChunk(NamedTuple):
     """A chunk that was read and waits for the stages."""
 
     position: int
     chunk: Chunk
     columns: Columns
     bad: Sequence[DataError]
-    known: QuarantinedIds
+    quarantined: QuarantinedIds
     seconds: float
-
-
-_NOTHING = Work(None, 0, {})
 
 
 def _timed(seconds: dict[str, float], name: str, stage: Stage, columns: Columns) -> Columns:

@@ -7,14 +7,14 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
-class _Shelf(Generic[T]):
-    """A bounded shelf between the thread that makes and the one that takes. One item always has room."""
+class _BoundedQueue(Generic[T]):
+    """Between the thread that makes items and the one that takes them. One item always fits."""
 
     def __init__(self, count: int, most: int, size: Callable[[T], int]) -> None:
         self.count, self.most, self.size = count, most, size
@@ -45,12 +45,12 @@ class _Shelf(Generic[T]):
 
 
 class ReadAhead(Generic[T]):
-    """Iterates over ``make()`` in a thread of its own. An exception arrives behind the items made before it.
+    """Iterates over ``make()`` in a thread of its own. An exception arrives after the items made before it.
 
     Args:
         count: items ahead, at most.
         most: bytes ahead, at most, by ``size``.
-        waited: seconds that the thread waited for room are added to its ``room``.
+        waited: called with the seconds that the thread has waited because the queue was full.
     """
 
     def __init__(
@@ -60,71 +60,71 @@ class ReadAhead(Generic[T]):
         *,
         most: int = 1 << 62,
         size: Callable[[T], int] = lambda item: 0,
-        waited: MutableMapping[str, float] | None = None,
+        waited: Callable[[float], None] | None = None,
     ) -> None:
-        self._shelf: _Shelf[T] = _Shelf(count, most, size)
-        self._thread = threading.Thread(target=_fill, args=(make, self._shelf, waited), name="zephon-delivery", daemon=True)
+        self._queue: _BoundedQueue[T] = _BoundedQueue(count, most, size)
+        self._thread = threading.Thread(target=_fill, args=(make, self._queue, waited), name="zephon-delivery", daemon=True)
         self._thread.start()
-        self._finalizer = weakref.finalize(self, _close, self._shelf, self._thread)
+        self._finalizer = weakref.finalize(self, _close, self._queue, self._thread)
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        shelf = self._shelf
-        with shelf.lock:
-            while not shelf.items and not shelf.ended and not shelf.closed:
-                shelf.wait()
-            if shelf.items:
-                item, size = shelf.items.popleft()
-                shelf.held -= size
+        queue = self._queue
+        with queue.lock:
+            while not queue.items and not queue.ended and not queue.closed:
+                queue.wait()
+            if queue.items:
+                item, size = queue.items.popleft()
+                queue.held -= size
                 # The maker is woken at half, not for every item: two threads that wake each other each time run slower.
-                if len(shelf.items) <= shelf.count // 2:
-                    shelf.wake()
+                if len(queue.items) <= queue.count // 2:
+                    queue.wake()
                 return item
-            if shelf.error is not None:
-                error, shelf.error = shelf.error, None
+            if queue.error is not None:
+                error, queue.error = queue.error, None
                 raise error
             raise StopIteration
 
     def __len__(self) -> int:
         """Items that can be taken now without waiting."""
-        return len(self._shelf.items)
+        return len(self._queue.items)
 
     def close(self) -> None:
         self._finalizer()
 
 
-def _fill(make: Callable[[], Iterator[T]], shelf: _Shelf[T], waited: MutableMapping[str, float] | None) -> None:
+def _fill(make: Callable[[], Iterator[T]], queue: _BoundedQueue[T], waited: Callable[[float], None] | None) -> None:
     try:
         for item in make():
-            size = shelf.size(item)
-            with shelf.lock:
-                if shelf.full and not shelf.closed:
+            size = queue.size(item)
+            with queue.lock:
+                if queue.full and not queue.closed:
                     begun = time.perf_counter()
-                    while shelf.full and not shelf.closed:
-                        shelf.wait()
+                    while queue.full and not queue.closed:
+                        queue.wait()
                     if waited is not None:
-                        waited["room"] += time.perf_counter() - begun
-                if shelf.closed:
+                        waited(time.perf_counter() - begun)
+                if queue.closed:
                     break
-                shelf.items.append((item, size))
-                shelf.held += size
-                shelf.wake()
+                queue.items.append((item, size))
+                queue.held += size
+                queue.wake()
     except BaseException as error:  # noqa: BLE001 - raised in the reader's thread
-        shelf.error = error
+        queue.error = error
     finally:
-        with shelf.lock:
-            shelf.ended = True
-            shelf.changed.notify_all()
+        with queue.lock:
+            queue.ended = True
+            queue.changed.notify_all()
 
 
-def _close(shelf: _Shelf[T], thread: threading.Thread) -> None:
-    if os.getpid() != shelf.owner:
+def _close(queue: _BoundedQueue[T], thread: threading.Thread) -> None:
+    if os.getpid() != queue.owner:
         return  # a fork's copy: its lock may be held for ever, and the thread stayed with the parent
-    with shelf.lock:
-        shelf.closed = True
-        shelf.items.clear()
-        shelf.changed.notify_all()
+    with queue.lock:
+        queue.closed = True
+        queue.items.clear()
+        queue.changed.notify_all()
     if thread is not threading.current_thread():
         thread.join()

@@ -1,4 +1,4 @@
-"""Rows of sequences: packed rows copied together in a buffer, of which batches are slices."""
+"""Row buffers: packed rows copied together, of which batches are slices."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from zephon.ops.packing.pool import fields_differ
 from zephon.types import Array, Column, IntArray, Ragged
 
 
-class Slab:
-    """Packed rows copied together in order, of which batches are slices. Which datasets their segments are from is left out.
+class RowBuffer:
+    """Packed rows copied together in order. It does not say which datasets their segments are from.
 
     Args:
         fields: arrays [rows, length] by name.
@@ -27,7 +27,7 @@ class Slab:
         self.fields, self.starts, self.used, self.counts = fields, starts, used, counts
         sums = np.zeros((len(counts) + 1, counts.shape[1]), np.int64)
         np.cumsum(counts, axis=0, out=sums[1:])
-        # Before each row, and behind the last: plain numbers, as they are asked for one by one.
+        # Before each row, and after the last: plain numbers, since they are asked for one by one.
         self.sums: list[list[int]] = sums.tolist()
         self.edges: list[int] = starts.offsets.tolist()
 
@@ -40,43 +40,40 @@ class Slab:
         return Block([part], np.zeros(last - first, np.int64), np.arange(first, last), self.counts[first:last])
 
 
-class Rows:
-    """Consecutive rows of a slab."""
+class RowSlice:
+    """Consecutive rows of a buffer."""
 
-    __slots__ = ("_tokens", "first", "last", "slab")
+    __slots__ = ("_tokens", "buffer", "first", "last")
 
-    def __init__(self, slab: Slab, first: int, last: int) -> None:
-        self.slab, self.first, self.last = slab, first, last
-        self._tokens: list[int] | None = None
+    def __init__(self, buffer: RowBuffer, first: int, last: int) -> None:
+        self.buffer, self.first, self.last = buffer, first, last
+        self._tokens = [*map(operator.sub, buffer.sums[last], buffer.sums[first])]
 
     def __len__(self) -> int:
         return self.last - self.first
 
     def tokens(self) -> list[int]:
         """Tokens of all rows together, by dataset."""
-        if self._tokens is None:
-            sums = self.slab.sums
-            self._tokens = [*map(operator.sub, sums[self.last], sums[self.first])]
         return self._tokens
 
     def gather(self) -> tuple[dict[str, Column], Ragged, IntArray]:
         """Fields, segment starts and used lengths, as views."""
-        slab, first, last = self.slab, self.first, self.last
-        begin = slab.edges[first]
-        starts = Ragged(slab.starts.values[begin : slab.edges[last]], slab.starts.offsets[first : last + 1] - begin)
-        return {name: array[first:last] for name, array in slab.fields.items()}, starts, slab.used[first:last]
+        buffer, first, last = self.buffer, self.first, self.last
+        begin = buffer.edges[first]
+        starts = Ragged(buffer.starts.values[begin : buffer.edges[last]], buffer.starts.offsets[first : last + 1] - begin)
+        return {name: array[first:last] for name, array in buffer.fields.items()}, starts, buffer.used[first:last]
 
 
-def collect(block: Block) -> Slab:
-    """Copies packed rows, all with the same fields, into a slab."""
-    # Every row's number when the rows of all parts are laid end to end.
+def collect(block: Block) -> RowBuffer:
+    """Copies packed rows, all with the same fields, into a buffer."""
+    # Every row's number when the rows of all parts are concatenated.
     edges = np.zeros(len(block.parts) + 1, np.int64)
     np.cumsum([len(part) for part in block.parts], out=edges[1:])
     numbers = edges[block.part] + block.row
     fields = {name: _scattered([part.fields[name] for part in block.parts], edges, numbers) for name in block.parts[0].fields}
     used = np.concatenate([part.used for part in block.parts if part.used is not None])[numbers]
     starts = Ragged.joined([part.starts for part in block.parts if part.starts is not None]).take(numbers)
-    return Slab(fields, starts, used, block.counts)
+    return RowBuffer(fields, starts, used, block.counts)
 
 
 def _scattered(columns: list[Any], edges: IntArray, numbers: IntArray) -> Array:
@@ -97,13 +94,13 @@ def _scattered(columns: list[Any], edges: IntArray, numbers: IntArray) -> Array:
     return out
 
 
-def gather(block: Block | Rows) -> tuple[dict[str, Column], Ragged | None, IntArray]:
+def gather(block: Block | RowSlice) -> tuple[dict[str, Column], Ragged | None, IntArray]:
     """Copies a block's elements out of its parts: fields, segment starts, used lengths.
 
     Raises:
         DataError: packed rows that do not all have the same fields.
     """
-    if isinstance(block, Rows):
+    if isinstance(block, RowSlice):
         return block.gather()
     places = list(zip(block.part.tolist(), block.row.tolist(), strict=True))
     if block.parts[0].starts is None:

@@ -1,4 +1,4 @@
-"""A running engine: a rank's lanes on workers, delivered a bounded number of batches ahead of whoever takes them."""
+"""A running engine: a rank's lanes on workers, delivered a bounded number of batches ahead of the loop that takes them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 from zephon.batch import SampleBatch
 from zephon.cursor import RankState
+from zephon.engine.chunk_queue import GROUP
 from zephon.engine.delivery import Delivery
-from zephon.engine.lane import GROUP, Lane
+from zephon.engine.lane import Lane
 from zephon.engine.meters import Meters
 from zephon.engine.program import Program
 from zephon.engine.readahead import ReadAhead
-from zephon.engine.runners.base import Runner, make_runner
+from zephon.engine.runners.make import make_runner
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class Settings:
         """Chunks ahead of each lane: enough to keep all workers busy, few enough to stay within ``prefetch_bytes``."""
         if not workers:
             return GROUP
-        # Three groups a worker: one in its hands, one waiting for it, one being packed.
+        # Three groups a worker: one under way, one waiting for it, one being packed.
         wanted = self.ahead or max(GROUP, program.flush_every, -(-3 * GROUP * workers // lanes))
         # A quarter to a half token a byte, four bytes a token: what is ready is about as large as the text it came from.
         return max(1, min(wanted, self.prefetch_bytes // (2 * self.chunk_bytes * lanes)))
@@ -76,7 +77,7 @@ class Running(Iterator[SampleBatch]):
                 settings.prefetch_batches,
                 most=settings.prefetch_bytes // 4,
                 size=size_of,
-                waited=meters.waiting,
+                waited=meters.backpressure,
             )
             self._batches: Iterator[SampleBatch] = self._ahead
         else:
@@ -103,10 +104,6 @@ class Running(Iterator[SampleBatch]):
         if self._ahead is not None:
             self._ahead.close()
         self._runner.close()
-
-    @property
-    def runner(self) -> Runner:
-        return self._runner
 
 
 def size_of(batch: SampleBatch) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zephon.engine.runners.base import default_workers
+from zephon.engine.runners.make import default_workers
 from zephon.io.cache import CacheOptions, cached
 from zephon.ops.op import Op
 from zephon.ops.shuffle import Shuffle

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Self
 from zephon.batch import SampleBatch, TrainingOptions
 from zephon.cursor import RankState, SavedState, merge_states, with_skip
 from zephon.engine.isolated import Isolated
-from zephon.engine.leftover import dropped_at_end
-from zephon.engine.meters import Meters
+from zephon.engine.meters import Meters, Snapshot
+from zephon.engine.remainder import dropped_at_end
 from zephon.engine.running import Engine, Running
 from zephon.pipeline.definition import Definition
 from zephon.pipeline.document_ops import DocumentOps
@@ -116,7 +116,7 @@ class Pipeline(DocumentOps, LaneOps):
             self._iterator.close()
             self._iterator = None
 
-    def metrics_snapshot(self) -> Json:
+    def metrics_snapshot(self) -> Snapshot:
         """What has been read, delivered and waited for since this pipeline was made, as plain values.
 
         ``tokens``, ``documents`` and ``bytes`` by dataset; ``padding`` in tokens; ``dropped`` by reason; ``waiting`` and

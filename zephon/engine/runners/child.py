@@ -1,6 +1,6 @@
-"""A child process that ends with its parent: started afresh (never forked), told what to do over a socket.
+"""A child process that ends with its parent: started afresh (never forked), it gets its task over a socket.
 
-It lies in a session of its own, so that a signal to the training process's group does not take it away before the last
+It has a session of its own, so that a signal to the training process's group does not take it away before the last
 state is saved; it ends when its parent closes the socket, and when the parent ends in whatever way.
 """
 
@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import Any, Protocol
+from typing import Protocol
 
 from zephon.engine.runners.transport import Channel, Closed, make_slots
 from zephon.errors import ConfigError
@@ -83,7 +83,7 @@ def pack(task: Task, option: str) -> bytes:
             follows="a function would have to be guessed there",
             remedy="use functions defined at the top of a module instead of lambdas and closures, or runner='threads'",
         ) from error
-    main: dict[str, Any] = {}
+    main: dict[str, object] = {}
     if b"__main__" in data:
         from multiprocessing import spawn
 

@@ -1,7 +1,7 @@
-"""The process runner: chunks are read and staged in child processes, for transforms that hold the interpreter lock.
+"""The process runner: child processes read chunks and run the stages, for transforms that hold the interpreter lock.
 
-Each child has a thread here that keeps two chunks under way in it. A chunk is a function of its place alone, so one that
-was lost with its child is simply given to the next; the second loss ends the run with the chunk's address.
+Each child has a thread here that keeps two groups of chunks under way in it. A chunk is a function of its position alone,
+so the next child does a group that was lost with its child again; the second loss ends the run with the chunks' addresses.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ import os
 import pickle
 import threading
 import weakref
-from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
 
-from zephon.engine.program import Program
+from zephon.engine.program import ChunkGroup, ChunkResult, Program
 from zephon.engine.runners.base import Pending
 from zephon.engine.runners.child import Child, pack
 from zephon.engine.runners.transport import Channel, Closed
 from zephon.errors import WorkerDied
 
-T = TypeVar("T")
+Results = list[ChunkResult | Exception]
 _DEPTH = 2
 _TRIES = 2
 
@@ -35,18 +33,19 @@ class _Serve:
 
     def __call__(self, channel: Channel) -> None:
         while True:
-            args, slot = channel.receive()[0]
+            group, slot = channel.receive()[0]
+            results: Results | Exception
             try:
-                result: tuple[bool, Any] = (True, self.program.work(*args))
+                results = self.program.work(group)
             except Exception as error:  # noqa: BLE001 - raised where the result is asked for
-                result = (False, portable(error))
-            channel.send(result, slot)
+                results = portable(error)
+            channel.send(results, slot)
 
 
 @dataclasses.dataclass(eq=False)
 class _Job:
-    future: Future[Any]
-    args: tuple[Any, ...]
+    group: ChunkGroup
+    future: Future[Results] = dataclasses.field(default_factory=Future)
     tries: int = 0
 
 
@@ -74,14 +73,14 @@ class _Shared:
                 if job is not None:
                     slot = next(i for i in range(_DEPTH) if i not in under_way)
                     under_way[slot] = job
-                    child.channel.send((job.args, slot))
+                    child.channel.send((job.group, slot))
                 else:
-                    (good, result), slot = child.channel.receive()
+                    results, slot = child.channel.receive()
                     done = under_way.pop(slot).future
-                    if good:
-                        done.set_result(result)
+                    if isinstance(results, Exception):
+                        done.set_exception(results)
                     else:
-                        done.set_exception(result)
+                        done.set_result(results)
             except Closed:
                 self._replace(index, under_way)
                 under_way = {}
@@ -117,26 +116,26 @@ class _Shared:
         fresh.close()
 
     def _died(self, job: _Job, status: int | None) -> WorkerDied:
-        lane, first, known = job.args
-        chunks = [self.program.plan.chunk(lane, first + i) for i, places in enumerate(known) if places is not None]
+        lane, first, quarantined = job.group
+        chunks = [self.program.plan.chunk(lane, first + i) for i, ids in enumerate(quarantined) if ids is not None]
         shards = dict.fromkeys(
-            f"shard {dataset.shards[piece.shard]!r} of dataset {dataset.name!r}, {piece.start} to {piece.stop}"
+            f"shard {dataset.shards[part.shard]!r} of dataset {dataset.name!r}, {part.start} to {part.stop}"
             for chunk in chunks
             if chunk is not None
             for dataset in [self.program.datasets[chunk.dataset]]
-            for piece in chunk.ranges
+            for part in chunk.ranges
         )
         listed = "; ".join(list(shards)[:6])
         return WorkerDied(
             f"two worker processes died one after the other (last exit status {status}) on the chunks at positions {first} to "
-            f"{first + len(known) - 1} of lane {lane}: {listed}",
+            f"{first + len(quarantined) - 1} of lane {lane}: {listed}",
             follows="their documents would be missing",
             remedy="run with runner='inline' to see which document kills it, or give the workers more memory",
         )
 
 
 class ProcessRunner:
-    """A fixed number of child processes. Jobs are `Program.work` calls of the one program they were started with."""
+    """A fixed number of child processes, each of which has the program and does its `Program.work`."""
 
     def __init__(self, workers: int, program: Program) -> None:
         self.workers = workers
@@ -154,12 +153,12 @@ class ProcessRunner:
             thread.start()
         self._finalizer = weakref.finalize(self, _end, shared, self._threads)
 
-    def submit(self, function: Callable[..., T], *args: object) -> Pending[T]:
-        future: Future[T] = Future()
+    def submit(self, item: ChunkGroup) -> Pending[Results]:
+        job = _Job(item)
         with self._shared.changed:
-            self._shared.jobs.append(_Job(future, args))
+            self._shared.jobs.append(job)
             self._shared.changed.notify()
-        return future
+        return job.future
 
     def close(self) -> None:
         self._finalizer()

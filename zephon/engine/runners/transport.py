@@ -45,7 +45,7 @@ class Channel:
     def __init__(self, connection: socket.socket, slots: list[int]) -> None:
         self._connection, self.slots = connection, slots
 
-    def send(self, value: Any, slot: int = -1) -> None:
+    def send(self, value: object, slot: int = -1) -> None:
         """Sends an object; with a slot its large arrays go through shared memory. Raises Closed."""
         if slot < 0:
             self._send(pickle.dumps(value, protocol=5), slot, 0, [])
@@ -79,7 +79,7 @@ class Channel:
         return pickle.loads(data, buffers=buffers), slot
 
     def hang_up(self) -> None:
-        """Wakes whoever waits on either end."""
+        """Wakes the threads that wait on either end."""
         with contextlib.suppress(OSError):  # the other side was faster
             self._connection.shutdown(socket.SHUT_RDWR)
 

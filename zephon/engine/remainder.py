@@ -1,11 +1,12 @@
-"""What a stream leaves out behind its last whole step: from a state on, each lane is run to its end, and nothing is delivered.
+"""What a stream drops after its last whole step: from a state on, each lane runs to its end, and nothing is delivered.
 
 The same at every size, because it is asked of a state between two steps, and lane by lane.
 """
 
 from __future__ import annotations
 
-from zephon.engine.lane import GROUP, Lane
+from zephon.engine.chunk_queue import GROUP
+from zephon.engine.lane import Lane
 from zephon.engine.runners.base import InlineRunner
 from zephon.engine.running import Engine
 from zephon.errors import ConfigError
@@ -13,7 +14,7 @@ from zephon.types import DropSummary
 
 
 def dropped_at_end(engine: Engine) -> list[tuple[int, DropSummary]]:
-    """(lane, what it leaves out for one reason) of the lanes whose first slot is this rank's, by lane.
+    """(lane, what it drops for one reason) of the lanes whose first slot is this rank's, by lane.
 
     Raises:
         ConfigError: the stream has no end.
@@ -25,9 +26,9 @@ def dropped_at_end(engine: Engine) -> list[tuple[int, DropSummary]]:
             follows="it would be read for ever",
             remedy="ask it of a source with exhausted_policy='stop' or 'redistribute', or with stop_after_passes",
         )
-    runner, found = InlineRunner(), []
+    runner, found = InlineRunner(program.work), []
     for share in delivery.world.shares(delivery.rank):
         if share.first == 0:
             lane = Lane(share.lane, program, runner, engine.state.lanes[share.lane], GROUP)
-            found += [(share.lane, some) for some in delivery.drop_summaries(lane.rest())]
+            found += [(share.lane, some) for some in delivery.drop_summaries(lane.dropped_to_end())]
     return found

@@ -1,0 +1,58 @@
+"""The no-progress guard: a source that repeats, and of which no sequence comes, would be read for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zephon.engine.program import Program
+from zephon.errors import DataError
+
+_PATIENCE = 64  # chunks in a row before anybody asks how large the source is
+
+
+class NoProgressGuard:
+    """Ends a lane that has gone several times through everything there is, without a document or without a sequence.
+
+    Args:
+        lane: its number, for the error.
+        program: whose plan says how much there is.
+        position: where the lane begins.
+    """
+
+    def __init__(self, lane: int, program: Program, position: int) -> None:
+        self._lane, self._program = lane, program
+        self._empty = 0  # chunks in a row without a document
+        self._last = position  # the last sentinel at which something had come of the chunks
+        self._tokens_in: tuple[int, ...] = ()  # what packing had taken by then
+
+    def chunk(self, documents: int) -> None:
+        """The lane has got a chunk with so many documents.
+
+        Raises:
+            DataError: so many chunks in a row have none that none will come.
+        """
+        self._empty = 0 if documents else self._empty + 1
+        self._check(self._empty, "found no document")
+
+    def sentinel(self, position: int, made: int, tokens_in: Sequence[int]) -> None:
+        """The lane is at a sentinel, has made so many sequences since the one before, and packing has taken so many tokens.
+
+        Raises:
+            DataError: packing, or an op after it, has dropped all documents for so long that no sequence will come.
+        """
+        if made or tuple(tokens_in) != self._tokens_in:
+            self._last, self._tokens_in = position, tuple(tokens_in)
+        else:
+            self._check(position - self._last, "made no sequence of what it found")
+
+    def _check(self, chunks: int, what: str) -> None:
+        if chunks < _PATIENCE:
+            return
+        limit = 4 * self._program.plan.first_pass + _PATIENCE  # of a lane: several passes over everything there is
+        if chunks > limit:
+            names = ", ".join(repr(dataset.name) for dataset in self._program.datasets)
+            raise DataError(
+                f"lane {self._lane} {what} in {chunks} chunks in a row of {names}",
+                follows="the lane would read on for ever and deliver nothing",
+                remedy="check that the datasets hold documents and that no filter or limit drops all of them",
+            )
