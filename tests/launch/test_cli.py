@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from zephon.launch.cli.arguments import parse
-from zephon.launch.cli.completion import candidates
 from zephon.launch.cli.grammar import VERBS
 from zephon.launch.cli.main import main
 from zephon.launch.cli.plan import estimate, node_counts
@@ -185,23 +184,6 @@ def test_doctor_finds_what_is_wrong_with_an_experiment_and_says_what_to_do(capsy
     assert "dataset web" in text
     assert "/nowhere" in text
     assert main(["doctor", "conf=bytes"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("zephon conf=e", ["conf=exp1"]),
-        ("zephon st", ["stages.order=", "stages.own=", "stages=", "status", "stop"]),
-        ("zephon run tokenizer=g", ["tokenizer=gpt2"]),
-        ("zephon conf=exp1 lanes.al", ["lanes.allow="]),
-        ("zephon lanes.allow=", ["lanes.allow=shared", "lanes.allow=uneven", "lanes.allow=whole"]),
-        ("zephon trainer.compile=", ["trainer.compile=false", "trainer.compile=true"]),
-        ("zephon --det", ["--detach"]),
-        ("zephon 'open", []),
-    ],
-)
-def test_completion_knows_verbs_groups_fields_and_choices(line: str, found: list[str]) -> None:
-    assert candidates(line) == found
 
 
 def test_the_launchers_own_arguments_are_kept_apart_from_the_experiments() -> None:

@@ -30,19 +30,6 @@ def test_alternatives_multiply_and_the_last_word_varies_fastest() -> None:
     assert found[0][1] == ("conf=a", "data.seed=1")
 
 
-@pytest.mark.parametrize(
-    ("word", "values"),
-    [
-        ("a.b=range(1,4)", ["1", "2", "3"]),
-        ("a.b=choice(x,y)", ["x", "y"]),
-        ("a.b=[1,2]", ["[1,2]"]),
-        ("a.b=p=1,p=2", ["p=1", "p=2"]),
-    ],
-)
-def test_hydras_forms_of_alternatives_are_understood_and_lists_are_one_value(word: str, values: list[str]) -> None:
-    assert [words[0] for words, _ in expand([word])] == [f"a.b={value}" for value in values]
-
-
 def test_a_point_is_named_by_its_resolved_experiment(tmp_path: Path) -> None:
     def names(*words: str) -> list[str]:
         return [point.rundir.root.rsplit("/", 1)[-1] for point in points(parse([*words, "-m", f"runs={tmp_path}"]))]
