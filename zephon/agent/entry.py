@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit
+from zephon.run import events
+from zephon.run.attempt import shared_logs
 from zephon.run.directory import RunDir
 from zephon.run.specs import has_spec, read_spec, write_spec
 from zephon.spec.experiment import RunSpec
@@ -152,7 +154,7 @@ def _config(arguments: argparse.Namespace, spec: RunSpec) -> NodeConfig:
     rundir = RunDir(arguments.run)
     node = arguments.node or f"node-0@{uuid.uuid4().hex[:8]}"
     name = node.split("@")[0]
-    logs = rundir.path("attempts", RunDir.attempt_name(arguments.attempt), "logs", name) if rundir.local else None
+    logs = shared_logs(rundir, arguments.attempt, name) if rundir.local else None
     if given := os.environ.get("ZEPHON_LOGS"):  # a supervisor on this machine keeps them
         logs = os.path.join(given, name)
     return NodeConfig(
@@ -171,7 +173,7 @@ def check_writable(rundir: RunDir, attempt: int) -> None:
     """Refuses a run directory in which this process may not write: later errors would be crashes, tried again and again."""
     if not rundir.local or not os.path.isdir(rundir.root):
         return
-    for path in (rundir.root, rundir.path("events.jsonl"), rundir.path("attempts", RunDir.attempt_name(attempt))):
+    for path in (rundir.root, rundir.path(events.FILE), rundir.path(*RunDir.in_attempt(attempt))):
         if os.path.exists(path) and not os.access(path, os.W_OK):
             raise ConfigError(
                 f"{path} is not writable for user {os.getuid()}, group {os.getgid()}",

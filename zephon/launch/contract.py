@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from zephon.errors import ConfigError, ContractError, nearest
+from zephon.run.contract_file import write_contract
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 
@@ -145,4 +146,4 @@ def record(rundir: RunDir, contract: dict[str, Any], spec: RunSpec, allowed: lis
         contract["guarded"] = contract_of(spec)["guarded"]
         entries = [{**dataclasses.asdict(d), "attempt": attempt, "time": time.time()} for d in allowed]
         contract["allowed"] = [*contract.get("allowed", []), *entries]
-    rundir.write_json("contract.json", data=contract)
+    write_contract(rundir, contract)

@@ -181,7 +181,7 @@ def find_run(name: str | None, runs: str) -> RunDir:
     Raises:
         ConfigError: there is none; the nearest name is given.
     """
-    if name and ("/" in name or "://" in name) and RunDir(name).exists("attempts"):
+    if name and ("/" in name or "://" in name) and RunDir(name).holds_run():
         return RunDir(absolute(name))
     known = run_names(runs)
     if name in known:
@@ -205,7 +205,7 @@ def run_names(runs: str) -> list[str]:
     if not top.fs.exists(top.root):
         return []
     names = [str(path).rstrip("/").rsplit("/", 1)[-1] for path in top.fs.ls(top.root, detail=False)]
-    return sorted(name for name in names if top.exists(name, "attempts"))
+    return sorted(name for name in names if top.holds_run(name))
 
 
 def records_dir() -> Path:

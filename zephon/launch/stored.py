@@ -11,6 +11,7 @@ from typing import Any
 from zephon.errors import ConfigError
 from zephon.launch.status import absolute
 from zephon.run.calibration import forget_calibration
+from zephon.run.contract_file import has_contract, read_contract
 from zephon.run.directory import RunDir
 from zephon.run.environment import read_environment
 from zephon.spec.experiment import RunSpec
@@ -59,5 +60,5 @@ def check_relative(spec: RunSpec, rundir: RunDir, attempt: int) -> None:
 
 def forget_measures(rundir: RunDir, contract: Mapping[str, Any]) -> None:
     """Takes away the calibration of a run that has trained nothing and now gets another contract: it would be of other data."""
-    if rundir.exists("contract.json") and rundir.read_json("contract.json") != contract:
+    if has_contract(rundir) and read_contract(rundir) != contract:
         forget_calibration(rundir)

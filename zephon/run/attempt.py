@@ -13,6 +13,8 @@ from pathlib import Path
 
 from zephon.run.directory import RunDir
 
+_LOGS = "logs"
+
 
 def state_home() -> Path:
     """This user's state of all runs on this machine."""
@@ -33,11 +35,29 @@ def place(rundir: RunDir, attempt: int) -> Path:
     return state_home() / "attempts" / hashlib.sha256(rundir.url.rstrip("/").encode()).hexdigest()[:16] / name
 
 
+def logs_of(rundir: RunDir, attempt: int) -> Path:
+    """Where processes on this machine write the attempt's logs: ``node-0/rank-0.log``, ``stages/NAME.log``, ..."""
+    return place(rundir, attempt) / _LOGS
+
+
+def shared_logs(rundir: RunDir, attempt: int, *parts: str) -> str:
+    """The path of the attempt's logs in the run directory, where nodes of a cluster and ended attempts have theirs."""
+    return rundir.path(*RunDir.in_attempt(attempt, _LOGS, *parts))
+
+
 def hand_in_logs(rundir: RunDir, attempt: int) -> None:
     """Copies the logs of an ended attempt to a run directory that is elsewhere."""
     if rundir.local:
         return
-    logs = place(rundir, attempt) / "logs"
+    logs = logs_of(rundir, attempt)
     for path in sorted(logs.rglob("*.log")):
-        where = ("attempts", RunDir.attempt_name(attempt), "logs", *path.relative_to(logs).parts)
-        rundir.write_bytes(*where, data=path.read_bytes())
+        rundir.write_bytes(*RunDir.in_attempt(attempt, _LOGS, *path.relative_to(logs).parts), data=path.read_bytes())
+
+
+def fetch_logs(rundir: RunDir, attempt: int, folder: Path) -> None:
+    """Copies the logs that an attempt on another machine has handed in to a folder of this one."""
+    top = shared_logs(rundir, attempt)
+    for path in sorted(rundir.fs.find(top)) if rundir.fs.exists(top) else []:
+        target = folder / str(path).removeprefix(top).lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(rundir.fs.cat_file(path))

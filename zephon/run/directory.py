@@ -1,15 +1,29 @@
-"""The run directory: where everything of a run is, and nothing else knows file names.
+"""The run directory: paths and atomic writes below one URL. What is in it, who writes it, which module owns its type:
 
-<runs>/<name>/
-    spec.json            RunSpec of the first start            (launch)
-    contract.json        pinned and guarded values, calibration (launch)
-    ledger.jsonl         one line per step                     (rank 0)
-    metrics.jsonl        one line per step                     (rank 0)
-    data_end.json        where data ended before the last step  (rank 0)
-    events.jsonl         what happened to the run              (launch, agent, rank 0)
-    checkpoints/step-00000030/ ... COMPLETE                    (train)
-    stages/NAME.json     inputs, status and outputs of a stage (launch)
-    attempts/0001/spec.json  environment.json  progress.json  stages.json  target.json  stop.json  logs/node-0/rank-0.log
+    spec.json              RunSpec of the first start              launcher                           run/specs.py
+    contract.json          what the run has promised               launcher                           run/contract_file.py
+    lease.json lease.lock  who holds the run                       launcher, supervisor               run/lease.py
+    calibration.json       tokens and bytes of each dataset        rank 0, stage calibrate            run/calibration.py
+    evaluation.json        loss on held-out data                   stage evaluate                     run/evaluation.py
+    generation.json        the membership that may write           coordinator                        run/generation.py
+    ledger.jsonl           one line per step, with its digest      rank 0                             run/ledger.py
+    metrics.jsonl          one line per step, with its numbers     rank 0                             run/metrics.py
+    data_end.json          where data ended before the last step   rank 0                             run/data_end.py
+    events.jsonl events/   what happened to the run                launcher, supervisor, coordinator  run/events.py
+    checkpoints/           step-00000030/ with meta.json, COMPLETE all ranks                          run/checkpoints.py
+    stages/                NAME.json: a stage as it ran last       the stage, coordinator             run/stage_records.py
+    attempts/0001/             one start of the run
+        spec.json          what this attempt runs                  launcher                           run/specs.py
+        environment.json   versions, code, machine, words typed    launcher                           run/environment.py
+        handle.json        who got the attempt                     launcher                           run/handle.py
+        progress.json      the newest step                         rank 0                             run/progress.py
+        stages.json        how its stages stand, on a cluster      coordinator                        run/attempt_stages.py
+        target.json        the size last asked for, on a cluster   launcher                           run/target.py
+        stop.json          that it was stopped, on a cluster       launcher                           run/stop.py
+        logs/              node-0/rank-0.log, stages/NAME.log      every process                      run/attempt.py
+
+Beside an attempt's files on this machine lie its supervisor's state, control port, request and lock (launch/backends/local).
+Other programs read what is in parent/ (weights of a fork's parent) and tensorboard/.
 """
 
 from __future__ import annotations
@@ -26,6 +40,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from zephon.errors import ConfigError
 
+PARENT, TENSORBOARD = "parent", "tensorboard"
 _REFUSED = (409, 412)  # another write came in the same moment, or before
 
 
@@ -49,6 +64,10 @@ class RunDir:
     def path(self, *parts: str) -> str:
         """The file system's own path of something below the run directory."""
         return posixpath.join(self.root, *parts)
+
+    def holds_run(self, *below: str) -> bool:
+        """Whether an attempt was ever made here, or in a directory below."""
+        return self.exists(*below, "attempts")
 
     def exists(self, *parts: str) -> bool:
         return bool(self.fs.exists(self.path(*parts)))

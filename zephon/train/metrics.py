@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from zephon.run.directory import RunDir
+from zephon.run.directory import TENSORBOARD, RunDir
 from zephon.run.progress import Progress, write_progress
 from zephon.spec.experiment import RunSpec
 from zephon.train.trackers import Scalars, mlflow, wandb
@@ -143,7 +143,7 @@ def sinks(run: RunDir, spec: RunSpec, attempt: int, *, recorded: int = 0) -> lis
 def _tensorboard(run: RunDir) -> Sink:
     from torch.utils.tensorboard.writer import SummaryWriter
 
-    writer = SummaryWriter(run.path("tensorboard") if run.local else f"{run.url.rstrip('/')}/tensorboard")
+    writer = SummaryWriter(run.path(TENSORBOARD) if run.local else f"{run.url.rstrip('/')}/{TENSORBOARD}")
 
     def put(numbers: dict[str, float], step: int) -> None:
         for name, value in numbers.items():

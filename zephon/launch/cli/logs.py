@@ -23,7 +23,7 @@ from zephon.launch.cli.arguments import Arguments
 from zephon.launch.cli.grammar import LEVELS
 from zephon.launch.cli.views import run_of
 from zephon.launch.status import LIVE, RunStatus, look
-from zephon.run.attempt import place
+from zephon.run.attempt import fetch_logs, logs_of, shared_logs
 from zephon.run.directory import RunDir
 from zephon.run.events import EventReader
 
@@ -44,11 +44,11 @@ def logs(arguments: Arguments, console: Console) -> int:
 def _show(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     status = look(rundir)
     _first_error(status, console)
-    directory = place(rundir, status.attempt) / "logs"
+    directory = logs_of(rundir, status.attempt)
     if not directory.exists() and not rundir.local:
         with tempfile.TemporaryDirectory() as folder:
-            copied = _fetched(rundir, status.attempt, Path(folder))
-            _print(copied, {}, arguments, console)
+            fetch_logs(rundir, status.attempt, Path(folder))
+            _print(Path(folder), {}, arguments, console)
         return 0
     _print_files(rundir, directory, arguments, console)
     return 0
@@ -76,16 +76,6 @@ def _print(directory: Path, tails: dict[Path, Tail], arguments: Arguments, conso
             console.print(f"{name} | {line}", markup=False, highlight=False)
 
 
-def _fetched(rundir: RunDir, attempt: int, folder: Path) -> Path:
-    """The logs that an ended attempt on another machine has handed in."""
-    top = rundir.path("attempts", RunDir.attempt_name(attempt), "logs")
-    for path in sorted(rundir.fs.find(top)) if rundir.fs.exists(top) else []:
-        target = folder / str(path).removeprefix(top).lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(rundir.fs.cat_file(path))
-    return folder
-
-
 def _show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     """The same for a run on a cluster: the files of ranks and stages in the run directory, and the logs of the pods.
 
@@ -94,7 +84,7 @@ def _show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     """
     status, rank = look(rundir), arguments.rank
     _first_error(status, console)
-    directory = Path(rundir.path("attempts", RunDir.attempt_name(status.attempt), "logs"))
+    directory = Path(shared_logs(rundir, status.attempt))
     files = rundir.local and directory.exists()
     if files:
         _print_files(rundir, directory, arguments, console)

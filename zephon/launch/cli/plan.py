@@ -22,6 +22,7 @@ from zephon.launch.config.compose import Composed, compose
 from zephon.launch.config.sources import annotated
 from zephon.launch.job import DEFAULT_WORKER
 from zephon.run.checkpoints import newest_checkpoint
+from zephon.run.contract_file import has_contract, read_contract
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 from zephon.stages import stage as stages
@@ -171,7 +172,7 @@ def plan(arguments: Arguments, console: Console) -> int:
     else:
         _print(planned, console)
     if planned.differences:
-        contracts.check(rundir.read_json("contract.json"), spec, allow=arguments.allow, run=spec.name, files=files)
+        contracts.check(read_contract(rundir), spec, allow=arguments.allow, run=spec.name, files=files)
     return 0
 
 
@@ -204,7 +205,7 @@ def _print(planned: _Plan, console: Console) -> None:
     console.print(f"{spec.name}  attempt {planned.attempt} in {where}, spec {spec.sha256()[:16]}", highlight=False)
     console.print(yaml_text(spec), markup=False, highlight=False)
     heading("contract")
-    if not rundir.exists("contract.json"):
+    if not has_contract(rundir):
         console.print("a new run: nothing is promised yet", highlight=False)
     elif planned.differences:
         console.print(difference_table(planned.differences))

@@ -21,6 +21,7 @@ from zephon.launch.cli.views import run_of
 from zephon.launch.config.compose import Composed, compose
 from zephon.launch.job import DEFAULT_WORKER
 from zephon.launch.status import LIVE, RunStatus, look, records_dir
+from zephon.run.contract_file import read_contract
 from zephon.run.directory import RunDir
 from zephon.run.specs import newest_spec
 
@@ -57,7 +58,7 @@ def _converge(composed: Composed, rundir: RunDir, status: RunStatus, arguments: 
     if dataclasses.replace(wanted, nodes=running.nodes, runs=running.runs, name=running.name) != running:
         from zephon.launch import contract as contracts
 
-        contracts.check(rundir.read_json("contract.json"), wanted, run=wanted.name)
+        contracts.check(read_contract(rundir), wanted, run=wanted.name)
         raise ConfigError(
             f"{status.name} is running (attempt {status.attempt}) with other settings than these",
             follows="they could not take effect before the next start",
