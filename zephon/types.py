@@ -124,6 +124,9 @@ class Ragged:
 
 Column = list[Any] | Ragged | Array
 
+Counts = Mapping[str, tuple[int, int]]
+"""Dataset name to (tokens, bytes of the format's units), counted on a sample."""
+
 TOKEN_FIELDS = ("input_ids", "tokens", "token_ids", "ids")
 """Where stored token ids are looked for, in this order."""
 

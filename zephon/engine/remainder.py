@@ -20,7 +20,7 @@ def dropped_at_end(engine: Engine) -> list[tuple[int, DropSummary]]:
         ConfigError: the stream has no end.
     """
     program, delivery = engine.program, engine.delivery
-    if getattr(program.plan, "total", 0) is None:
+    if program.plan.total is None:
         raise ConfigError(
             "dropped_at_end on a stream that never ends",
             follows="it would be read for ever",

@@ -129,12 +129,10 @@ class Tokenize(StageOp):
 
     def _encode_whole(self, texts: list[Any]) -> Ragged | None:
         """With special tokens by the back end itself, where it can and documents are neither cut nor split."""
-        native = getattr(self.tokenizer.backend, "encode_between", None)
-        if native is None or self.truncation or self.split_long_samples:
+        if self.truncation or self.split_long_samples:
             return None
         wants_bos, wants_eos = self._wants
-        ids: Ragged | None = native(texts, self.bos if wants_bos else None, self.eos if wants_eos else None)
-        return ids
+        return self.tokenizer.backend.encode_between(texts, self.bos if wants_bos else None, self.eos if wants_eos else None)
 
     def _pieces(self, ids: Ragged) -> tuple[IntArray | None, IntArray | None, Ragged]:
         """Splits or truncates, then puts in BOS and EOS. Returns each piece's document when there are several pieces."""

@@ -33,12 +33,10 @@ from zephon.ops.post_packing import PostPackingStage
 from zephon.ops.quarantine import QuarantinePolicy, quarantine_policy
 from zephon.pipeline.options import Options
 from zephon.pipeline.order import check_order
-from zephon.types import Json
-from zephon.work import MixtureSpec, WorkSource
-from zephon.work.tokens import Counts
+from zephon.types import Counts, Json
+from zephon.work import WorkSource
 from zephon.world import World
 
-CHUNK_BYTES = 1 << 18  # of a source that does not say it
 FLUSH_EVERY = 8  # chunks, where an op reorders and nothing else was asked for
 
 
@@ -135,14 +133,13 @@ class Definition:
     @property
     def weights(self) -> list[Fraction] | None:
         """The source's mixture in the order of the datasets."""
-        mixture: MixtureSpec | None = getattr(self.source, "mixture", None)
+        mixture = self.source.mixture
         return None if mixture is None else mixture.for_datasets(self.names)
 
     @property
-    def chunk_bytes(self) -> int | None:
-        """Bytes of stored text in a chunk, where the source says it."""
-        size: int | None = getattr(self.source, "chunk_bytes", None)
-        return size
+    def chunk_bytes(self) -> int:
+        """Bytes of stored text in a chunk."""
+        return self.source.chunk_bytes
 
     @property
     def required_batching(self) -> Batching:
@@ -309,7 +306,7 @@ class Definition:
             prefetch_batches=options.prefetch_batches,
             prefetch_bytes=options.prefetch_bytes,
             ahead=self.prefetch_chunks,
-            chunk_bytes=self.chunk_bytes or CHUNK_BYTES,
+            chunk_bytes=self.chunk_bytes,
         )
 
     def engine(self, state: RankState) -> Engine:

@@ -11,7 +11,7 @@ from zephon.engine.runners.make import default_workers
 from zephon.io.cache import CacheOptions, cached
 from zephon.ops.op import Op
 from zephon.ops.shuffle import Shuffle
-from zephon.pipeline.definition import CHUNK_BYTES, Definition
+from zephon.pipeline.definition import Definition
 from zephon.pipeline.options import Options
 
 DEFAULTS = Options()
@@ -33,8 +33,7 @@ def _plan(definition: Definition) -> list[str]:
     lines = ["plan"]
     for index, dataset in enumerate(source.datasets):
         line = f"  {dataset.name}: {dataset.format.name}, {len(dataset.shards)} shards, {dataset.size:,} bytes"
-        if definition.chunk_bytes:
-            line += f", {-(-dataset.size // definition.chunk_bytes):,} chunks"
+        line += f", {-(-dataset.size // definition.chunk_bytes):,} chunks"
         if weights is not None:
             line += f", {float(weights[index] / sum(weights)):.1%} of the tokens"
         if dataset.name in counts and counts[dataset.name][1]:
@@ -121,7 +120,7 @@ def _op_line(op: Op) -> str:
 
 def _limits(definition: Definition) -> list[str]:
     options, interval = definition.options, definition.flush_every
-    text = interval * (definition.chunk_bytes or CHUNK_BYTES)
+    text = interval * definition.chunk_bytes
     ahead = 0 if _inline(definition) else options.prefetch_batches
     lines = [
         "limits of this rank",

@@ -25,9 +25,8 @@ from zephon.pipeline.lane_ops import LaneOps
 from zephon.pipeline.state import flat, initial, nested, reassigned, restored, saved
 from zephon.pipeline.validate import Validation, before_running, validate
 from zephon.spec.fields import named_options
-from zephon.types import DropSummary, Json
+from zephon.types import Counts, DropSummary, Json
 from zephon.work import WorkSource
-from zephon.work.tokens import Counts
 from zephon.world import World
 
 if TYPE_CHECKING:

@@ -140,8 +140,6 @@ def _nondeterministic(name: str, where: str) -> Issue:
 def _shape(definition: Definition) -> list[Issue]:
     """What the numbers alone say."""
     issues, lanes, chunk_bytes = [], definition.world.lanes, definition.chunk_bytes
-    if chunk_bytes is None:
-        return []
     for dataset in definition.source.datasets:
         chunks = -(-dataset.size // chunk_bytes)
         if chunks < lanes:
@@ -150,7 +148,7 @@ def _shape(definition: Definition) -> list[Issue]:
                 "some lanes see nothing of it; lower chunk_bytes"
             )
             issues.append(Issue("lane-idle", "warning", message))
-    if definition.source.describe().get("shuffle_documents"):
+    if definition.source.permutes_documents:
         return issues
     length = next((op.max_length for op in definition.ops if isinstance(op, Pack)), None)
     rows = chunk_bytes // 4 // length if length else chunk_bytes // 2000  # about four bytes a token

@@ -5,12 +5,10 @@ Measured once, by the stage ``calibrate`` or by rank 0, since the mixture of all
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from zephon.run.directory import RunDir
+from zephon.types import Counts
 
 FILE = "calibration.json"
-Counts = Mapping[str, tuple[int, int]]
 
 
 def read_calibration(rundir: RunDir) -> Counts | None:

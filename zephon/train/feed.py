@@ -12,7 +12,7 @@ from zephon.errors import ConfigError, ZephonError
 from zephon.io import Dataset
 from zephon.io.named import dataset_named
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
-from zephon.run.calibration import Counts, read_calibration, write_calibration
+from zephon.run.calibration import read_calibration, write_calibration
 from zephon.run.directory import RunDir
 from zephon.run.ledger import sequence_digest
 from zephon.spec.experiment import DatasetSpec, DataSpec, EvalDatasetSpec, RunSpec
@@ -20,7 +20,7 @@ from zephon.spec.fields import OnError
 from zephon.train.distributed import World
 from zephon.train.session import Job
 from zephon.train.step import Rows, StepBatch, by_reason, joined
-from zephon.types import DropSummary
+from zephon.types import Counts, DropSummary
 from zephon.work import StaticMixtureWorkSource, TokenEstimation
 
 EVAL_CHUNK_BYTES = 16384  # at most; small, so that a small text reaches every lane

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-IGNORE = -100
+from zephon.types import IGNORE_INDEX
+
 CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 27}  # logits held at a time
 
 
@@ -30,10 +31,10 @@ def loss_sums(logits: Tensor, labels: Tensor, *, z_loss: float = 0.0) -> tuple[T
         (what is minimised, cross entropy alone), float32 scalars; equal without z-loss.
     """
     flat, target = logits.float().flatten(0, -2), labels.flatten()
-    entropy = F.cross_entropy(flat, target, ignore_index=IGNORE, reduction="sum")
+    entropy = F.cross_entropy(flat, target, ignore_index=IGNORE_INDEX, reduction="sum")
     if not z_loss:
         return entropy, entropy
-    drift = flat.logsumexp(-1).square().masked_fill(target == IGNORE, 0.0).sum()
+    drift = flat.logsumexp(-1).square().masked_fill(target == IGNORE_INDEX, 0.0).sum()
     return entropy + z_loss * drift, entropy
 
 
@@ -91,7 +92,7 @@ class _HeadLoss(torch.autograd.Function):
 def _chunk(logits: Tensor, target: Tensor, z_loss: float, *, wanted: bool) -> tuple[Tensor, Tensor]:
     """((minimised, entropy) summed, gradient of the first by the logits) of a few tokens; reuses the logits' memory."""
     logits = logits.float()
-    trained, place = target != IGNORE, target.clamp(min=0)[:, None]
+    trained, place = target != IGNORE_INDEX, target.clamp(min=0)[:, None]
     picked, highest = logits.gather(-1, place)[:, 0], logits.amax(-1)
     logits.sub_(highest[:, None]).exp_()
     total = logits.sum(-1)

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from zephon.errors import DataError, StateError, ZephonError
 from zephon.spec.experiment import RunSpec
-from zephon.types import DropSummary
+from zephon.types import IGNORE_INDEX, DropSummary
 
-IGNORE = -100
 ADDRESSES = 8  # of documents left out for one reason in one step, as many as a batch names
 
 
@@ -39,7 +38,7 @@ class Rows:
     @property
     def tokens(self) -> int:
         """How many labels are trained."""
-        return int((self.labels != IGNORE).sum())
+        return int((self.labels != IGNORE_INDEX).sum())
 
     def split(self, size: int) -> list[Rows]:
         """Consecutive parts of ``size`` rows, the last one maybe shorter."""
@@ -52,7 +51,7 @@ class Rows:
             return self
         return Rows(
             input_ids=F.pad(self.input_ids, (0, 0, 0, more)),
-            labels=F.pad(self.labels, (0, 0, 0, more), value=IGNORE),
+            labels=F.pad(self.labels, (0, 0, 0, more), value=IGNORE_INDEX),
             positions=None if self.positions is None else F.pad(self.positions, (0, 0, 0, more)),
         )
 

@@ -10,7 +10,6 @@ lies. So small shards share a chunk, large ones have many, and any chunk is foun
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from zephon.io.dataset import Dataset
 from zephon.seeds import KeyedPermutation, derive
@@ -49,17 +48,6 @@ class ChunkOrder:
         self._shuffle_chunks = shuffle_chunks
         self._shuffle_documents = shuffle_documents
         self._reshuffle = reshuffle
-        self._remember()
-
-    def _remember(self) -> None:
-        self._order = functools.lru_cache(maxsize=4)(self._pass_order)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_order"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._remember()
 
     def chunk(self, n: int) -> Chunk:
         """Visit n, counted over all passes."""
@@ -83,5 +71,11 @@ class ChunkOrder:
                 ranges.append(ShardRange(shard, start, stop))
         return tuple(ranges)
 
-    def _pass_order(self, key: int) -> KeyedPermutation:
-        return KeyedPermutation(derive(self._seed, "chunks", key), self.count)
+    def _order(self, key: int) -> KeyedPermutation:
+        return _permutation(derive(self._seed, "chunks", key), self.count)
+
+
+@functools.lru_cache(maxsize=1024)
+def _permutation(key: int, count: int) -> KeyedPermutation:
+    """Held for all datasets together: one costs more to make than to ask."""
+    return KeyedPermutation(key, count)

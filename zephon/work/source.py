@@ -1,7 +1,7 @@
 """The plan: lane and position in, chunk out. Nothing is enumerated and nothing is remembered.
 
 Global chunk g belongs to a dataset by a closed form (`Interleaving`), and is that dataset's n-th visit, n being the
-number of its chunks before g. Every L consecutive global chunks are a block, dealt to the L lanes by a permutation of
+number of its chunks before g. Every L consecutive global chunks are a block, assigned to the L lanes by a permutation of
 that block, so that no rhythm of the mixture locks onto a lane:
 
     g         0  1  2  3 | 4  5  6  7 | ...        chunk(lane, k): g = k L + permutation_k(lane)
@@ -14,25 +14,29 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Protocol
 
 from zephon.errors import ConfigError, nearest
 from zephon.io.dataset import Dataset
 from zephon.seeds import derive, permutation
-from zephon.types import Chunk, IntArray
+from zephon.types import Chunk, Counts, IntArray, Json
 from zephon.work.chunks import ChunkOrder
 from zephon.work.mixture import Interleaving, MixtureSpec
-from zephon.work.tokens import Counts, TokenEstimation
+from zephon.work.tokens import TokenEstimation
 
 POLICIES = ("repeat", "stop", "redistribute")
-_UNSET: Any = object()
 
 
 class Plan(Protocol):
-    """A source, calibrated and dealt to a number of lanes."""
+    """A source, calibrated and assigned to a number of lanes."""
 
     def chunk(self, lane: int, position: int) -> Chunk | None:
         """The chunk at a position of a lane; None when the lane has ended. Costs the same at every position."""
+        ...
+
+    @property
+    def total(self) -> int | None:
+        """Chunks, over all lanes, until the source ends; None when it never does."""
         ...
 
     @property
@@ -48,11 +52,26 @@ class WorkSource(Protocol):
     def datasets(self) -> Sequence[Dataset]: ...
 
     @property
+    def chunk_bytes(self) -> int:
+        """Length of a chunk, in bytes of stored text."""
+        ...
+
+    @property
+    def mixture(self) -> MixtureSpec | None:
+        """Weights of the datasets in tokens; None for shares in proportion to their sizes."""
+        ...
+
+    @property
+    def permutes_documents(self) -> bool:
+        """Whether the documents inside a chunk are permuted."""
+        ...
+
+    @property
     def estimation(self) -> TokenEstimation | None:
         """What must be measured before planning; None when nothing must be."""
         ...
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         """All that defines the order, as plain values: part of the stream's fingerprint."""
         ...
 
@@ -96,22 +115,22 @@ class StaticMixtureWorkSource:
         exhausted_policy: str | None = None,
         reshuffle_on_repeat: bool = True,
         max_repeats: int | None = None,
-        stop_after_passes: int = _UNSET,
+        stop_after_passes: int | None = None,
         token_estimation: TokenEstimation | None = None,
         chunk_bytes: int = 262144,
     ) -> None:
         self.datasets = tuple(datasets)
         names = [dataset.name for dataset in self.datasets]
         _check_datasets(self.datasets)
-        passes = None if stop_after_passes is _UNSET else stop_after_passes
-        _check_policy(exhausted_policy, max_repeats, passes)
+        _check_policy(exhausted_policy, max_repeats, stop_after_passes)
         if chunk_bytes < 1:
             raise ConfigError(f"chunk_bytes={chunk_bytes}", follows="no chunk would hold a document", remedy="use 262144")
         self.mixture = mixture if isinstance(mixture, MixtureSpec) or mixture is None else MixtureSpec(mixture)
         self._weights = self.mixture.for_datasets(names) if self.mixture else None
         self.chunk_bytes = chunk_bytes
+        self.permutes_documents = shuffle_within_shard
         self._policy = exhausted_policy
-        self._passes = passes
+        self._passes = stop_after_passes
         self._max_repeats = max_repeats
         self._seed = seed
         self._estimation = token_estimation or TokenEstimation()
@@ -134,7 +153,7 @@ class StaticMixtureWorkSource:
             "exhausted": exhausted_policy,
             "reshuffle_on_repeat": reshuffle_on_repeat,
             "max_repeats": max_repeats,
-            "stop_after_passes": passes,
+            "stop_after_passes": stop_after_passes,
             "chunk_bytes": chunk_bytes,
         }
 
@@ -143,7 +162,7 @@ class StaticMixtureWorkSource:
         needed = self._weights is not None and len(self.datasets) > 1 and self._estimation.measures
         return self._estimation if needed else None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         mixture = None if self.mixture is None else {name: str(Fraction(w)) for name, w in self.mixture.weights.items()}
         datasets = {dataset.name: dataset.identity for dataset in self.datasets}
         return {**self._described, "datasets": datasets, "order": list(datasets), "mixture": mixture}
@@ -156,7 +175,7 @@ class StaticMixtureWorkSource:
         return [Chunk(dataset, 0, index, order.ranges(index)) for index in indexes]
 
     def plan(self, lanes: int, measured: Counts | None = None) -> StaticMixturePlan:
-        """Deals the source to lanes. ``measured`` is what calibration counted, or None to use the primer."""
+        """Assigns the source's chunks to lanes. ``measured`` is what calibration counted, or None to use the primer."""
         frequencies = [self._frequency(index, measured) for index in range(len(self.datasets))]
         return StaticMixturePlan(
             self._orders, frequencies, lanes, derive(self._seed, "lanes"), self._policy, self._passes, self._max_repeats
@@ -188,17 +207,6 @@ class StaticMixturePlan:
         self._orders = orders
         self._key = key
         self._segments = _segments(orders, frequencies, policy, passes, max_repeats)
-        self._remember()
-
-    def _remember(self) -> None:
-        self._deal = functools.lru_cache(maxsize=64)(self._deal_block)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_deal"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._remember()
 
     @property
     def total(self) -> int | None:
@@ -216,7 +224,7 @@ class StaticMixturePlan:
         return [count / sum(counts) for count in counts]
 
     def chunk(self, lane: int, position: int) -> Chunk | None:
-        g = position * self.lanes + (int(self._deal(position)[lane]) if self.lanes > 1 else 0)
+        g = position * self.lanes + (int(_deal(self._key, position, self.lanes)[lane]) if self.lanes > 1 else 0)
         segment = next((s for s in self._segments if s.stop is None or g < s.stop), None)
         if segment is None:
             return None
@@ -224,8 +232,11 @@ class StaticMixturePlan:
         visit = segment.base[dataset] + segment.interleaving.before(g - segment.start, dataset)
         return self._orders[dataset].chunk(visit)
 
-    def _deal_block(self, block: int) -> IntArray:
-        return permutation(derive(self._key, block), self.lanes)
+
+@functools.lru_cache(maxsize=256)
+def _deal(key: int, block: int, lanes: int) -> IntArray:
+    """Which of a block's chunks each lane gets; lanes that run side by side ask for the same blocks."""
+    return permutation(derive(key, block), lanes)
 
 
 class _Segment:

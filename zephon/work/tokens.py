@@ -7,9 +7,6 @@ from collections.abc import Mapping
 
 from zephon.errors import ConfigError
 
-# dataset name -> (tokens, bytes of the format's units) counted on a sample
-Counts = Mapping[str, tuple[int, int]]
-
 
 @dataclasses.dataclass(frozen=True)
 class TokenEstimation:

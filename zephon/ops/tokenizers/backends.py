@@ -9,15 +9,49 @@ import importlib.util
 import json
 import os
 import threading
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from zephon.errors import ConfigError, nearest
-from zephon.ops.tokenizers.base import Backend
-from zephon.types import Ragged
+from zephon.types import Json, Ragged
 
 PREFERENCE = ("fastokens", "tokenizers")
+
+
+class Backend(Protocol):
+    """Turns texts into token ids. Safe to call from several threads."""
+
+    @property
+    def name(self) -> str: ...
+
+    def encode(self, texts: list[str]) -> Ragged:
+        """uint32 token ids, one row a text, without special tokens."""
+        ...
+
+    def encode_between(self, texts: list[str], before: int | None, after: int | None) -> Ragged | None:
+        """The same with these ids around each text; None where the back end does not do that by itself."""
+        ...
+
+
+class _FlatEncoder(Protocol):
+    """What is used of a fastokens tokenizer, which has no types of its own."""
+
+    post_processor: object
+
+    def encode_batch_flat(self, texts: list[str], special: bool, parallel: bool, /) -> tuple[bytes, bytes]: ...
+
+
+class _Encoded(Protocol):
+    @property
+    def ids(self) -> list[int]: ...
+
+
+class _BatchEncoder(Protocol):
+    """What is used of a tokenizer of the ``tokenizers`` library, which has no types of its own."""
+
+    def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> Sequence[_Encoded]: ...
 
 
 class Bytes:
@@ -31,6 +65,9 @@ class Bytes:
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         return Ragged(np.frombuffer(b"".join(rows), np.uint8).astype(np.uint32), offsets)
 
+    def encode_between(self, texts: list[str], before: int | None, after: int | None) -> Ragged | None:
+        return None
+
 
 class Fastokens:
     """fastokens: releases the GIL and returns flat buffers."""
@@ -42,7 +79,7 @@ class Fastokens:
         os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
         import fastokens
 
-        self._tokenizer: Any = fastokens.Tokenizer.from_json_str(definition)
+        self._tokenizer: _FlatEncoder = fastokens.Tokenizer.from_json_str(definition)
         self._setting = threading.Lock()
         self._between: tuple[int | None, int | None] | None = None
 
@@ -65,13 +102,13 @@ class Fastokens:
         return Ragged(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).view(np.int64))
 
 
-def _post_processor(before: int | None, after: int | None) -> Any:
+def _post_processor(before: int | None, after: int | None) -> object:
     """A library object that puts these ids around each text; taken from a tokenizer of one word that is defined with it."""
     import fastokens
 
     ids = {"before": before, "after": after}
     special = {name: {"id": name, "ids": [token], "tokens": [name]} for name, token in ids.items() if token is not None}
-    single: list[Any] = [{"Sequence": {"id": "A", "type_id": 0}}]
+    single: list[Json] = [{"Sequence": {"id": "A", "type_id": 0}}]
     if before is not None:
         single.insert(0, {"SpecialToken": {"id": "before", "type_id": 0}})
     if after is not None:
@@ -83,7 +120,8 @@ def _post_processor(before: int | None, after: int | None) -> Any:
         "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
         "post_processor": {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special},
     }
-    return fastokens.Tokenizer.from_json_str(json.dumps(definition)).post_processor
+    processor: object = fastokens.Tokenizer.from_json_str(json.dumps(definition)).post_processor
+    return processor
 
 
 class HuggingFace:
@@ -95,11 +133,14 @@ class HuggingFace:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         import tokenizers
 
-        self._tokenizer: Any = tokenizers.Tokenizer.from_str(without_added_tokens(definition))
+        self._tokenizer: _BatchEncoder = tokenizers.Tokenizer.from_str(without_added_tokens(definition))
 
     def encode(self, texts: list[str]) -> Ragged:
         encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return Ragged.of([np.array(row.ids, np.uint32) for row in encoded])
+
+    def encode_between(self, texts: list[str], before: int | None, after: int | None) -> Ragged | None:
+        return None
 
 
 def without_added_tokens(definition: str) -> str:
@@ -114,13 +155,9 @@ def make_backend(name: str, definition: str) -> Backend:
     if name == "bytes":
         return Bytes()
     if name == "auto":
-        name = next(found for found in PREFERENCE if importlib.util.find_spec(found))
+        name = next(library for library in PREFERENCE if importlib.util.find_spec(library))
     if name == "fastokens":
         return Fastokens(definition)
     if name == "tokenizers":
         return HuggingFace(definition)
-    raise ConfigError(
-        f"tokenizer back end {name!r} is not known",
-        follows="no text could be tokenized",
-        remedy=nearest(name, ("auto", *PREFERENCE)),
-    )
+    raise ConfigError(f"tokenizer back end {name!r} is not known", remedy=nearest(name, ("auto", *PREFERENCE)))

@@ -6,11 +6,11 @@ import functools
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 from zephon.errors import ConfigError
-from zephon.ops.tokenizers.base import Tokenizer
 from zephon.ops.tokenizers.gpt2 import gpt2_definition
+from zephon.ops.tokenizers.tokenizer import Tokenizer
+from zephon.types import Json
 
 _BOS = ("<|begin_of_text|>", "<s>", "<bos>", "[CLS]", "<|startoftext|>")
 _EOS = ("<|end_of_text|>", "</s>", "<eos>", "[SEP]", "<|endoftext|>")
@@ -34,7 +34,7 @@ def load_tokenizer(tokenizer_id: str, *, backend: str = "auto") -> Tokenizer:
     if not file.is_file():
         raise ConfigError(
             f"tokenizer {tokenizer_id!r} is neither built in ('gpt2', 'bytes') nor a tokenizer.json",
-            follows="no text could be tokenized, and nothing is fetched from a network behind your back",
+            follows="it would have to be fetched from a network, which this loader never does silently",
             remedy="download the tokenizer once and give the path of its tokenizer.json",
         )
     return _from_file(tokenizer_id, file, backend)
@@ -49,12 +49,11 @@ def _gpt2(backend: str) -> Tokenizer:
 
 def _from_file(tokenizer_id: str, file: Path, backend: str) -> Tokenizer:
     try:
-        loaded: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        loaded: Json = json.loads(file.read_text("utf-8"))
         vocab = loaded["model"]["vocab"]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{file} is not a tokenizer definition: {error!r}",
-            follows="no text could be tokenized",
             remedy="give the tokenizer.json that the tokenizers library writes",
         ) from error
     loaded["truncation"] = loaded["padding"] = None  # lengths are this loader's business
@@ -72,16 +71,16 @@ def _from_file(tokenizer_id: str, file: Path, backend: str) -> Tokenizer:
     return Tokenizer(tokenizer_id, _hash(definition), size, bos, eos, definition, backend, template)
 
 
-def _configured(file: Path) -> dict[str, Any]:
+def _configured(file: Path) -> Json:
     if not file.is_file():
         return {}
-    loaded: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    loaded: Json = json.loads(file.read_text("utf-8"))
     return loaded
 
 
-def _special(named: Any, added: dict[str, int], usual: tuple[str, ...]) -> int | None:
+def _special(named: object, added: dict[str, int], usual: tuple[str, ...]) -> int | None:
     content = named.get("content") if isinstance(named, dict) else named
-    if content in added:
+    if isinstance(content, str) and content in added:
         return added[content]
     return next((added[name] for name in usual if name in added), None)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from zephon.ops.tokenizers.backends import make_backend
-from zephon.ops.tokenizers.base import Tokenizer
+from zephon.ops.tokenizers.tokenizer import Tokenizer
 
 
 def check_parity(tokenizer: Tokenizer, texts: Iterable[str], *, limit_bytes: int = 1 << 20) -> tuple[Tokenizer, str | None]:

@@ -1,23 +1,12 @@
-"""The interface that stages see."""
+"""A tokenizer as stages see it."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Protocol
 
+from zephon.ops.tokenizers.backends import Backend, make_backend
 from zephon.types import Ragged
-
-
-class Backend(Protocol):
-    """Turns texts into token ids. Safe to call from several threads."""
-
-    @property
-    def name(self) -> str: ...
-
-    def encode(self, texts: list[str]) -> Ragged:
-        """uint32 token ids, one row a text, without special tokens."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,12 +36,10 @@ class Tokenizer:
 
     @functools.cached_property
     def backend(self) -> Backend:
-        from zephon.ops.tokenizers.backends import make_backend
-
         return make_backend(self.backend_name, self.definition)
 
     def encode(self, texts: list[str]) -> Ragged:
         return self.backend.encode(texts)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return (Tokenizer, tuple(getattr(self, field.name) for field in dataclasses.fields(self)))
