@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -40,18 +38,10 @@ if what == "sleep":
 """
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ForkServer]:
+@pytest.fixture(autouse=True)
+def script(tmp_path: Path) -> None:
+    """What the children run."""
     (tmp_path / "child_script.py").write_text(SCRIPT)
-    # The real owners fork before their first thread and with stdout of their own; pytest's process is past both.
-    ours, theirs = socket.socketpair()
-    theirs.set_inheritable(True)
-    code = f"import socket; from zephon.agent.forkserver import serve; serve(socket.socket(fileno={theirs.fileno()}))"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}
-    made = ForkServer(os.posix_spawn(sys.executable, [sys.executable, "-c", code], env), ours)
-    theirs.close()
-    yield made
-    made.close()
 
 
 def ended(server: ForkServer, handle: int, limit_s: float = 10.0) -> int:

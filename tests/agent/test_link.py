@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -12,14 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.agent.peers import until
+from tests.agent.played import Played
 from zephon.agent.link import Link, parse_endpoint
 from zephon.agent.messages import (
-    FROM_AGENT,
     Assign,
     Beat,
     Exited,
     Finish,
-    FromAgent,
     Hello,
     Leaving,
     Ready,
@@ -27,66 +24,15 @@ from zephon.agent.messages import (
     Rerendezvous,
     RunStage,
     StageStarted,
-    ToAgent,
     WithdrawStage,
-    decode,
-    encode,
 )
 from zephon.errors import ConfigError
 
 NEVER = threading.Event()
 
 
-class Coordinator:
-    """Accepts one link after another."""
-
-    def __init__(self) -> None:
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.socket.settimeout(10)
-        self.endpoint = f"127.0.0.1:{self.socket.getsockname()[1]}"
-        self.connection: socket.socket | None = None
-
-    def accept(self) -> None:
-        if self.connection is not None:
-            self.drop()
-        self.connection, _ = self.socket.accept()
-        self.connection.settimeout(10)
-        self._lines = self.connection.makefile("rb")
-
-    def receive(self) -> FromAgent:
-        """The next message that is no sign of life."""
-        while isinstance(message := decode(self._lines.readline(), FROM_AGENT), Beat):
-            pass
-        return message
-
-    def send(self, *messages: ToAgent) -> None:
-        assert self.connection is not None
-        self.connection.sendall(b"".join(encode(message) for message in messages))
-
-    def drop(self, *, reset: bool = False) -> None:
-        """Closes the connection; with ``reset`` as a machine does that has forgotten it."""
-        assert self.connection is not None
-        if reset:
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._lines.close()
-        self.connection.close()
-
-    def close(self) -> None:
-        if self.connection is not None:
-            with contextlib.suppress(OSError):
-                self.drop()
-        self.socket.close()
-
-
 @pytest.fixture
-def coordinator() -> Iterator[Coordinator]:
-    made = Coordinator()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def link(coordinator: Coordinator) -> Iterator[Link]:
+def link(coordinator: Played) -> Iterator[Link]:
     made = Link(coordinator.endpoint, "n-0", beat_s=0.1, timeout_s=1.0)
     made.start()
     coordinator.accept()
@@ -94,27 +40,27 @@ def link(coordinator: Coordinator) -> Iterator[Link]:
     made.close()
 
 
-def greeted(coordinator: Coordinator) -> Hello:
+def greeted(coordinator: Played) -> Hello:
     message = coordinator.receive()
     assert isinstance(message, Hello)
     return message
 
 
-def test_a_link_says_hello_and_then_gives_signs_of_life(coordinator: Coordinator, link: Link) -> None:
+def test_a_link_says_hello_and_then_gives_signs_of_life(coordinator: Played, link: Link) -> None:
     hello = greeted(coordinator)
     assert (hello.node, hello.generation, hello.host) == ("n-0", None, socket.gethostname())
-    assert decode(coordinator._lines.readline(), FROM_AGENT) == Beat()
+    assert coordinator.receive_any() == Beat()
     assert link.wait_address(5) == "127.0.0.1"
 
 
-def test_an_assignment_is_given_once_and_ends_the_wait(coordinator: Coordinator, link: Link) -> None:
+def test_an_assignment_is_given_once_and_ends_the_wait(coordinator: Played, link: Link) -> None:
     assign = Assign(3, 0, ("n-0",), "h:1")
     coordinator.send(assign)
     assert link.wait_assignment(5, NEVER) == assign
     assert link.wait_assignment(0.05, NEVER) is None
 
 
-def test_an_order_to_stop_counts_for_its_own_generation_until_the_next_one(coordinator: Coordinator, link: Link) -> None:
+def test_an_order_to_stop_counts_for_its_own_generation_until_the_next_one(coordinator: Played, link: Link) -> None:
     order = Rerendezvous(3, "a node joined", drain=True)
     coordinator.send(order)
     until(lambda: link.rerendezvous(3) == order)
@@ -123,26 +69,26 @@ def test_an_order_to_stop_counts_for_its_own_generation_until_the_next_one(coord
     assert link.rerendezvous(3) is None
 
 
-def test_the_end_of_the_job_is_known_and_releases(coordinator: Coordinator, link: Link) -> None:
+def test_the_end_of_the_job_is_known_and_releases(coordinator: Played, link: Link) -> None:
     coordinator.send(Finish(1, "3 crashes"))
     until(lambda: link.finished == Finish(1, "3 crashes"))
     assert link.released.is_set()
     assert link.wait_assignment(5, NEVER) is None
 
 
-def test_a_release_is_no_end_of_the_job(coordinator: Coordinator, link: Link) -> None:
+def test_a_release_is_no_end_of_the_job(coordinator: Played, link: Link) -> None:
     coordinator.send(Released())
     assert link.released.wait(5)
     assert link.finished is None
 
 
-def test_the_last_order_about_stages_stands(coordinator: Coordinator, link: Link) -> None:
+def test_the_last_order_about_stages_stands(coordinator: Played, link: Link) -> None:
     coordinator.send(RunStage("first", 1), WithdrawStage(2))
     until(lambda: link.stage == WithdrawStage(2))
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_after_a_reconnect_a_link_repeats_what_still_holds(coordinator: Coordinator, link: Link, reset: bool) -> None:
+def test_after_a_reconnect_a_link_repeats_what_still_holds(coordinator: Played, link: Link, reset: bool) -> None:
     link.send(Ready("h:1"))
     coordinator.send(Assign(3, 0, ("n-0",), "h:1"))
     assert link.wait_assignment(5, NEVER) is not None
@@ -162,7 +108,7 @@ def test_after_a_reconnect_a_link_repeats_what_still_holds(coordinator: Coordina
 
 
 def test_a_coordinator_that_resets_the_connection_after_long_is_looked_for_as_long_as_any(
-    coordinator: Coordinator, link: Link
+    coordinator: Played, link: Link
 ) -> None:
     began = time.monotonic()
     until(lambda: time.monotonic() - began > 1.2)  # longer than the link looks for a coordinator that is away
@@ -172,7 +118,7 @@ def test_a_coordinator_that_resets_the_connection_after_long_is_looked_for_as_lo
     assert link.failed is None
 
 
-def test_what_is_no_message_makes_the_link_connect_again(coordinator: Coordinator, link: Link) -> None:
+def test_what_is_no_message_makes_the_link_connect_again(coordinator: Played, link: Link) -> None:
     assert coordinator.connection is not None
     coordinator.connection.sendall(b"HTTP/1.1 400 Bad Request\n")
     coordinator.accept()
@@ -181,7 +127,7 @@ def test_what_is_no_message_makes_the_link_connect_again(coordinator: Coordinato
     until(lambda: link.finished is not None)
 
 
-def test_a_coordinator_that_stays_away_is_given_up_with_its_address(coordinator: Coordinator, link: Link) -> None:
+def test_a_coordinator_that_stays_away_is_given_up_with_its_address(coordinator: Played, link: Link) -> None:
     coordinator.close()
     until(lambda: link.failed is not None)
     assert link.failed is not None
@@ -189,7 +135,7 @@ def test_a_coordinator_that_stays_away_is_given_up_with_its_address(coordinator:
     assert link.wait_assignment(5, NEVER) is None
 
 
-def test_a_wait_ends_when_the_node_is_asked_to_leave(coordinator: Coordinator, link: Link) -> None:
+def test_a_wait_ends_when_the_node_is_asked_to_leave(coordinator: Played, link: Link) -> None:
     leaving = threading.Event()
     threading.Timer(0.1, leaving.set).start()
     assert link.wait_assignment(None, leaving) is None
