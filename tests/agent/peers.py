@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -18,12 +19,14 @@ import psutil
 import pytest
 
 from tests.agent.toy import WORKER, toy_spec
+from zephon.agent.coordinator import Coordinator
 from zephon.agent.link import Link
 from zephon.agent.messages import Assign, Finish
 from zephon.agent.training import Training
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
 from zephon.run.specs import has_spec, write_spec
+from zephon.spec.experiment import StagesSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,10 +34,24 @@ ROOT = Path(__file__).resolve().parents[2]
 class Server:
     """A coordinator on its own thread, started and killed like a process."""
 
-    def __init__(self, rundir: RunDir, *, nodes: int, port: int = 0, supervised: bool = True, **elastic: Any) -> None:
+    def __init__(
+        self,
+        rundir: RunDir,
+        *,
+        nodes: int,
+        port: int = 0,
+        supervised: bool = True,
+        stages: StagesSpec | None = None,
+        **elastic: Any,
+    ) -> None:
         spec = toy_spec(Path(rundir.root).parent, nodes=nodes, **{"heartbeat_s": 1.0, **elastic})
-        known = {"target": nodes} if supervised else {"expected": nodes}
-        self.training = Training(rundir, 1, spec, **known)
+        self.served: Coordinator | Training
+        if stages is not None:
+            self.served = Coordinator(rundir, 1, dataclasses.replace(spec, stages=stages), expected=nodes)
+            self.training = self.served.training
+        else:
+            self.training = Training(rundir, 1, spec, **({"target": nodes} if supervised else {"expected": nodes}))
+            self.served = self.training
         self.finish: Finish | None = None
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -45,15 +62,15 @@ class Server:
 
     async def _main(self, port: int) -> None:
         self._loop = asyncio.get_running_loop()
-        await self.training.start("127.0.0.1", port)
+        await self.served.start("127.0.0.1", port)
         self._task = asyncio.ensure_future(self._run())
         self._started.set()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        await self.training.close()
+        await self.served.close()
 
     async def _run(self) -> None:
-        self.finish = await self.training.run()
+        self.finish = await self.served.run()
 
     def kill(self) -> None:
         if self._loop is not None and self._task is not None and self._thread.is_alive():

@@ -1,186 +1,115 @@
-"""The coordinator and the agents' links over real sockets, in one process and without torch."""
+"""The coordinator of several stages and the nodes' links over real sockets; the nodes' processes are played by the test."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import math
-import threading
-import time
-
-import pytest
-
 from tests.agent.peers import Peers, assigned, until
-from zephon.agent.messages import Exited, Leaving, Ready, Rerendezvous
+from zephon.agent.link import Link
+from zephon.agent.messages import Exited, Finish, Leaving, Ready, RunStage, StageEnded, StageStarted, WithdrawStage
 from zephon.run.directory import RunDir
-from zephon.run.events import read_events
-from zephon.run.generation import read_generation
-from zephon.run.progress import Progress, write_progress
-from zephon.run.stop import write_stop
-from zephon.run.target import write_target
+from zephon.spec.experiment import StageSpec, StagesSpec
+from zephon.stages.record import read_attempt_stages, read_record
+
+OWN = {name: StageSpec(call=f"own:{name}") for name in ("first", "last")}
+STAGES = StagesSpec(order=("first", "train", "last"), own=OWN)
 
 
-def test_two_links_get_one_generation_with_the_store_of_rank_zero(peers: Peers) -> None:
-    server = peers.serve(2)
-    a, b = peers.link("n-0", server.training.port), peers.link("n-1", server.training.port)
-    b.send(Ready("b:2"))
-    a.send(Ready("a:1"))
-    first, second = assigned(a), assigned(b)
-    assert (first.rank, second.rank, second.store) == (0, 1, "a:1")
-    assert first.generation == second.generation == 1
-    newest = read_generation(peers.rundir)
-    assert newest is not None
-    assert newest.nodes == ("n-0", "n-1")
+def states(rundir: RunDir) -> list[str]:
+    return list(read_attempt_stages(rundir, 1).states.values())
 
 
-def test_a_closed_link_is_a_lost_node_at_once(peers: Peers) -> None:
-    server = peers.serve(2)
-    a, b = peers.link("n-0", server.training.port), peers.link("n-1", server.training.port)
-    for link in (a, b):
+def done(link: Link, stage: str, token: int) -> None:
+    """A node does what it was ordered."""
+    until(lambda: link.stage == RunStage(stage, token))
+    link.send(StageStarted(token))
+    link.send(StageEnded(token, "done", 0, f"stage {stage} is done"))
+
+
+def save_all_steps(rundir: RunDir) -> None:
+    rundir.write_json("checkpoints", f"step-{20:08d}", "COMPLETE", data={})
+
+
+def test_one_node_does_the_first_stage_all_train_and_one_does_the_last(peers: Peers) -> None:
+    server = peers.serve(2, stages=STAGES)
+    first, second = peers.link("n-0", server.training.port), peers.link("n-1", server.training.port)
+    until(lambda: first.stage is not None or second.stage is not None)
+    assert states(peers.rundir) == ["running", "waiting", "waiting"]
+    owner = first if first.stage is not None else second
+    done(owner, "first", 1)
+    for link in (first, second):
         link.send(Ready("x:1"))
-    for link in (a, b):
-        assigned(link)
-    began = time.monotonic()
-    b.close()
-    until(lambda: a.rerendezvous(1) is not None)
-    assert time.monotonic() - began < 1.0
-    assert a.rerendezvous(1) == Rerendezvous(1, "lost n-1", drain=False)
+    for link in (first, second):
+        rank = assigned(link).rank
+        link.send(Exited(1, {rank: 0}))
+    until(lambda: states(peers.rundir)[1:] == ["done", "running"])
+    last = read_attempt_stages(peers.rundir, 1)
+    owner, other = (first, second) if last.node == "n-0" else (second, first)
+    until(lambda: other.finished is not None)
+    assert other.finished == Finish(0, "all steps are done"), "after training one node is enough"
+    assert owner.finished is None
+    done(owner, "last", 2)
+    until(lambda: owner.finished is not None)
+    assert owner.finished == Finish(0, "all stages are done")
+    assert states(peers.rundir) == ["done", "done", "done"]
+    record = read_record(peers.rundir, "train")
+    assert record is not None
+    assert record.status == "done"
 
 
-def test_a_killed_coordinator_is_found_again_and_the_running_generation_goes_on(peers: Peers) -> None:
-    server = peers.serve(1)
+def test_a_stage_that_fails_ends_the_job_for_every_node_and_for_those_that_come_later(peers: Peers) -> None:
+    server = peers.serve(1, stages=STAGES)
     link = peers.link("n-0", server.training.port)
-    link.send(Ready("x:1"))
-    assigned(link)
+    until(lambda: link.stage == RunStage("first", 1))
+    link.send(StageEnded(1, "failed", 65, "stage first failed: no data"))
+    until(lambda: link.finished is not None)
+    assert link.finished == server.finish == Finish(65, "stage first failed: no data")
+    again = peers.serve(1, stages=STAGES)
+    until(lambda: again.finish is not None)
+    assert again.finish == server.finish, "a coordinator that comes again knows how the job has ended"
+    assert states(peers.rundir) == ["failed", "waiting", "waiting"]
+
+
+def test_a_node_with_an_older_token_is_ordered_to_stop_and_changes_nothing(peers: Peers) -> None:
+    server = peers.serve(2, stages=STAGES, heartbeat_s=0.2)
+    lost = peers.link("n-0", server.training.port)
+    until(lambda: lost.stage == RunStage("first", 1))
+    lost.send(StageStarted(1))
+    until(lambda: server.served.owner.state == "running")  # type: ignore[union-attr]
+    lost.close()
+    other = peers.link("n-1", server.training.port)
+    until(lambda: other.stage == RunStage("first", 2))
+    back = peers.link("n-0", server.training.port)
+    back.send(StageEnded(1, "failed", 1, "too late"))
+    until(lambda: back.stage == WithdrawStage(2))
+    assert states(peers.rundir) == ["running", "waiting", "waiting"]
+    (event,) = peers.events("stage_lost")
+    assert event["node"] == "n-0"
+
+
+def test_a_node_that_leaves_hands_its_stage_on_as_stopped(peers: Peers) -> None:
+    server = peers.serve(1, stages=STAGES)
+    link = peers.link("n-0", server.training.port)
+    until(lambda: link.stage == RunStage("first", 1))
+    link.send(StageStarted(1))
+    link.send(Leaving())
+    link.send(StageEnded(1, "stopped", 143, "stopped in stage first"))
+    assert link.released.wait(5)
+    until(lambda: states(peers.rundir) == ["stopped", "waiting", "waiting"])
+    other = peers.link("n-1", server.training.port)
+    until(lambda: other.stage == RunStage("first", 2))
+    assert read_attempt_stages(peers.rundir, 1).lost == 0
+
+
+def test_a_new_coordinator_goes_on_with_the_stage_that_runs(peers: Peers) -> None:
+    server = peers.serve(1, stages=STAGES)
+    link = peers.link("n-0", server.training.port)
+    until(lambda: link.stage == RunStage("first", 1))
+    link.send(StageStarted(1))
     port = server.training.port
     server.kill()
-    again = peers.serve(1, port=port)
-    until(lambda: "n-0" in again.training.membership.nodes and again.training.server.connected())
-    time.sleep(0.3)
-    assert link.rerendezvous(1) is None, "workers were stopped though nothing was wrong with them"
-    link.send(Exited(1, {0: 0}))
+    link.send(StageEnded(1, "done", 0, "stage first is done"))
+    save_all_steps(peers.rundir)
+    peers.serve(1, port=port, stages=STAGES)
+    done(link, "last", 2)
     until(lambda: link.finished is not None)
-    assert link.finished is not None
-    assert link.finished.status == 0
-
-
-def test_what_happened_while_the_coordinator_was_away_is_told_when_it_is_back(peers: Peers) -> None:
-    server = peers.serve(1)
-    link = peers.link("n-0", server.training.port)
-    link.send(Ready("x:1"))
-    assigned(link)
-    port = server.training.port
-    server.kill()
-    link.send(Exited(1, {0: 75}))
-    link.send(Ready("x:2"))
-    peers.serve(1, port=port)
-    assert assigned(link).generation == 2
-
-
-def test_an_unreachable_coordinator_is_given_up_with_its_address(peers: Peers) -> None:
-    link = peers.link("n-0", 1, timeout_s=0.5)
-    assert link.wait_assignment(5.0, threading.Event()) is None
-    assert link.failed is not None
-    assert "127.0.0.1:1" in link.failed
-
-
-def test_a_coordinator_that_comes_late_is_waited_for(peers: Peers) -> None:
-    probe = peers.serve(1)
-    port = probe.training.port
-    probe.kill()
-    link = peers.link("n-0", port, timeout_s=20.0)
-    link.send(Ready("x:1"))
-    time.sleep(1.0)
-    peers.serve(1, port=port)
-    assert assigned(link, 10.0).rank == 0
-
-
-@pytest.mark.parametrize("restarted", [False, True], ids=["the same coordinator", "a new coordinator"])
-def test_a_job_that_comes_back_after_a_stop_forms_once_and_with_the_size_last_asked_for(peers: Peers, restarted: bool) -> None:
-    server = peers.serve(1, supervised=False)
-    first = peers.link("n-0", server.training.port)
-    first.send(Ready("x:1"))
-    assigned(first)
-    write_target(peers.rundir, 1, 3)  # a rescale that came just before the stop
-    first.send(Leaving())
-    first.send(Exited(1, {0: 143}))
-    until(lambda: first.released.is_set())
-    first.close()
-    until(lambda: not server.training.membership.nodes)
-    if restarted:
-        server.kill()
-        server = peers.serve(1, supervised=False)
-        until(lambda: not server.training.membership.nodes, 10)  # those of the old generation do not say hello
-    links = [peers.link(f"m-{i}", server.training.port) for i in range(3)]
-    for link in links[:2]:
-        link.send(Ready("y:1"))
-    until(lambda: len([n for n in server.training.membership.nodes.values() if n.state == "ready"]) == 2)
-    assert links[0].wait_assignment(1.0, threading.Event()) is None, "two of three trained without waiting for the third"
-    links[2].send(Ready("y:1"))
-    assert [assigned(link).nodes for link in links] == [("m-0", "m-1", "m-2")] * 3
-    assert [event.details["generation"] for event in read_events(peers.rundir) if event.kind == "generation"] == [1, 2]
-
-
-def step_at(rundir: RunDir, step: int, generation: int) -> None:
-    write_progress(rundir, 1, Progress(step=step, steps=99, generation=generation, time=time.time(), step_s=0.1))
-
-
-@pytest.mark.parametrize("between", ["replaced", "stopped", "away for long"])
-def test_the_time_without_a_node_is_a_stall_where_one_was_replaced_and_not_where_the_run_was_stopped(
-    peers: Peers, between: str
-) -> None:
-    server = peers.serve(1, supervised=False, join_timeout_s=0.5 if between == "away for long" else 60.0)
-    members = server.training.membership
-    members.rules = dataclasses.replace(members.rules, join_timeout_s=math.inf)  # as a coordinator on a cluster
-    first = peers.link("n-0@1", server.training.port)
-    first.send(Ready("x:1"))
-    assigned(first)
-    step_at(peers.rundir, 7, 1)
-    first.send(Leaving())
-    first.send(Exited(1, {0: 143}))
-    until(lambda: first.released.is_set())
-    first.close()
-    until(lambda: not members.nodes)
-    if between == "stopped":
-        write_stop(peers.rundir, 1)
-    time.sleep(1.0 if between == "away for long" else 0.1)
-    second = [("n-0@3", 9)] if between != "away for long" else []  # a replacement, whatever went before
-    for name, step in [("n-0@2", 8), *second]:
-        link = peers.link(name, server.training.port)
-        link.send(Ready("y:1"))
-        generation = assigned(link).generation
-        step_at(peers.rundir, step, generation)
-        until(lambda: not server.training.resizes.settling)
-        if step == 8:
-            link.close()
-            until(lambda: not members.nodes)
-    told = [(event["reason"], event["step_after"], event["lost_steps"]) for event in peers.events("resized")]
-    expected = {"replaced": [("workers ended", 8, 0), ("lost n-0@2", 9, 0)], "stopped": [("lost n-0@2", 9, 0)]}
-    assert told == expected.get(between, [])
-
-
-def test_every_decision_is_an_event(peers: Peers) -> None:
-    server = peers.serve(1)
-    link = peers.link("n-0", server.training.port)
-    link.send(Ready("x:1"))
-    assigned(link)
-    link.send(Exited(1, {0: 0}))
-    until(lambda: link.finished is not None)
-    kinds = [event.kind for event in read_events(peers.rundir)]
-    assert kinds[:3] == ["node_hello", "node_ready", "generation"]
-    assert "finish" in kinds
-
-
-def test_garbage_on_the_port_disturbs_nobody(peers: Peers) -> None:
-    import socket
-
-    server = peers.serve(1)
-    for text in (b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"[1]\n", b"\xff\xfe\n", b'{"kind": "hello"}\n', b"x" * 100_000 + b"\n"):
-        with socket.create_connection(("127.0.0.1", server.training.port)) as stranger:
-            stranger.sendall(text)
-            stranger.settimeout(5)
-            with contextlib.suppress(ConnectionError):
-                assert stranger.recv(10) == b""
-    link = peers.link("n-0", server.training.port)
-    link.send(Ready("x:1"))
-    assert assigned(link).rank == 0
+    assert states(peers.rundir) == ["done", "skipped", "done"], "all steps were saved already"
+    assert [event["stage"] for event in peers.events("stage_started")] == ["first", "last"]
