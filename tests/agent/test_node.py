@@ -248,8 +248,8 @@ def test_a_stuck_rank_is_named_with_its_stack_and_replaced(toy: Maker) -> None:
     run = toy(nodes=2, steps=30, step_s=0.02, save_every=5, faults={"12": "hang"}, fault_rank=1, elastic=elastic).start()
     status = run.wait_end()
     assert (status.state, status.failures) == ("DONE", 1), run.story()
-    (regroup,) = [event for event in run.events("regroup") if event["reason"].startswith("stalled")]
-    assert "after step 11" in regroup["reason"]
+    (order,) = [event for event in run.events("rerendezvous") if event["reason"].startswith("stalled")]
+    assert "after step 11" in order["reason"]
     errors = [event["error"] for event in run.events("workers_exited") if (event["error"] or {}).get("stuck")]
     assert [(error["rank"], "in fault" in error["message"]) for error in errors] == [(1, True)]
 

@@ -158,8 +158,8 @@ def test_an_unknown_verb_is_refused(run: Run) -> None:
 
 def test_the_history_of_an_attempt_is_counted_from_its_events(run: Run) -> None:
     first, second = (EventLog(run.rundir, attempt, "coordinator") for attempt in (1, 2))
-    first.write("regroup", reason="lost node")
-    first.write("regroup", reason="a node joined")
+    first.write("rerendezvous", reason="lost node")
+    first.write("rerendezvous", reason="a node joined")
     first.write("workers_exited", error={"rank": 0})
     first.write("resized", generation=2)
     second.write("resized", generation=9)

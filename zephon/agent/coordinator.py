@@ -132,11 +132,11 @@ class Coordinator:
 
     def _give(self, stage: Stage, order: Give) -> None:
         if order.lost:
-            self.events.write("stage_lost", stage=stage.name, node=order.lost, turn=order.token - 1)
+            self.events.write("stage_lost", stage=stage.name, node=order.lost, token=order.token - 1)
             self.server.send(order.lost, WithdrawStage(order.token))
         self.walk.begin()
         self._save()  # before the order: whoever had the stage before may not write from now on
-        self.events.write("stage_started", stage=stage.name, node=order.node, turn=order.token)
+        self.events.write("stage_started", stage=stage.name, node=order.node, token=order.token)
         self._order()
 
     def _fail(self, stage: Stage, failure: Fail) -> None:

@@ -193,7 +193,7 @@ class Training:
                 self._form(action)
             case Rerendezvous():
                 self.resizes.ordered(action.reason, time.time(), nodes=len(self.membership.members))
-                self.events.write("regroup", generation=action.generation, reason=action.reason, drain=action.drain)
+                self.events.write("rerendezvous", generation=action.generation, reason=action.reason, drain=action.drain)
                 for node in self.membership.members:
                     self.server.send(node, action)
             case Release():

@@ -63,7 +63,7 @@ def read_state(rundir: RunDir, attempt: int, events: EventReader) -> dict[str, A
 def _history(events: list[Event]) -> dict[str, Any]:
     """What the attempt's events say: the last resize, and how often what happened."""
     resizes = [event for event in events if event.kind == "resized"]
-    lost = [event for event in events if event.kind == "regroup" and str(event.details["reason"]).startswith("lost")]
+    lost = [event for event in events if event.kind == "rerendezvous" and str(event.details["reason"]).startswith("lost")]
     failures = [event for event in events if event.kind == "workers_exited" and event.details.get("error")]
     counters = {"failures": len(failures), "lost": len(lost), "resizes": len(resizes)}
     return {"resize": dict(resizes[-1].details) if resizes else None, "counters": counters}

@@ -266,7 +266,7 @@ class Supervisor:
             "status": self.status,
             "target": self.nodes.target,
             "members": [name for name in members.members if name in members.nodes] if members.active else [],
-            "regroup": members.rerendezvous.reason if members.rerendezvous else "",
+            "rerendezvous": members.rerendezvous.reason if members.rerendezvous else "",
             "generation": members.generation,
             "resize": self.training.last_resize,
             "counters": dataclasses.asdict(members.counters),
