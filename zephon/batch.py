@@ -52,11 +52,11 @@ class SampleBatch:
         used: int64[rows], tokens of each row before its padding.
         step: the optimizer step, from 0.
         microbatch: (index, count) among this rank's microbatches of the step.
-        real_rows: rows behind these have zero weight and no slot.
+        real_rows: rows after these have zero weight and no slot.
         slots: int64[real_rows], each row's place in the global batch.
         tokens: tokens by dataset name.
         state: the loader's state after this batch.
-        dropped: documents left out since this rank's batch before it, by reason, with the first addresses.
+        dropped: documents dropped since this rank's previous batch, by reason, with the first addresses.
         emit_positions: whether `payload` has positions.
     """
 

@@ -116,7 +116,7 @@ class Definition:
         return dataclasses.replace(self, options=self.options.updated(changes))
 
     def calibrated(self, counts: Counts) -> Self:
-        """With the tokens and bytes of each dataset's sample, so that they are not measured again."""
+        """With the tokens and bytes of each dataset's sample; they are then not measured again."""
         return dataclasses.replace(self, measured={name: (int(pair[0]), int(pair[1])) for name, pair in counts.items()})
 
     def _refuse_after_batch(self, name: str) -> None:

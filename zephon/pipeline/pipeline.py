@@ -50,7 +50,7 @@ class Pipeline(DocumentOps, LaneOps):
 
     @property
     def definition(self) -> Definition:
-        """What has been said so far, as a frozen value."""
+        """The source, ops, batching and options so far, as a frozen value."""
         return self._definition
 
     @property
@@ -224,9 +224,9 @@ class Pipeline(DocumentOps, LaneOps):
     def _received(self, state: RankState) -> None:
         self._state = state
 
-    def _go_on(self, found: tuple[Definition, RankState]) -> Self:
+    def _go_on(self, start: tuple[Definition, RankState]) -> Self:
         self.close()
-        self._definition, self._state = found
+        self._definition, self._state = start
         return self
 
     def _engine(self) -> Engine:

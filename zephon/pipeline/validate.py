@@ -100,7 +100,7 @@ def before_running(definition: Definition, mode: AutoValidation) -> None:
 
     Args:
         mode: "strict" ends with the errors that `validate` finds, "warn" turns all that it finds into Python warnings, "off"
-            looks at nothing: then a bad document is found when its turn comes, also with its address.
+            looks at nothing: a bad document is then reported when it is read, also with its address.
 
     Raises:
         DataError: in strict mode, naming every error.

@@ -34,26 +34,27 @@ from zephon.spec.fields import (
 )
 
 Kind = Literal["pinned", "guarded", "free"]
+SpecField = dataclasses.Field[Any]
 
 
-def _field(kind: Kind, default: Any, late: bool) -> Any:
+def _field(kind: Kind, default: object, late: bool) -> Any:
     metadata = {"kind": kind, "late": late}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def pinned(default: Any = dataclasses.MISSING, *, late: bool = False) -> Any:
+def pinned(default: object = dataclasses.MISSING, *, late: bool = False) -> Any:
     """A field that defines the data stream."""
     return _field("pinned", default, late)
 
 
-def guarded(default: Any = dataclasses.MISSING, *, late: bool = False) -> Any:
+def guarded(default: object = dataclasses.MISSING, *, late: bool = False) -> Any:
     """A field that defines the model or its optimization."""
     return _field("guarded", default, late)
 
 
-def free(default: Any = dataclasses.MISSING, *, late: bool = False) -> Any:
+def free(default: object = dataclasses.MISSING, *, late: bool = False) -> Any:
     """A performance or placement setting."""
     return _field("free", default, late)
 
@@ -65,7 +66,7 @@ class Spec:
         check(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], *, at: str = "") -> Self:
+    def from_dict(cls, data: Mapping[str, object], *, at: str = "") -> Self:
         """Builds from plain containers; unknown keys, missing keys and wrong types are errors with the dotted name."""
         built = _build(cls, data, at)
         assert isinstance(built, cls)
@@ -76,7 +77,7 @@ class Spec:
 
     def canonical_json(self) -> str:
         """Sorted keys, no spaces, shortest float form; equal specs give equal text."""
-        return json.dumps(_said(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return json.dumps(_written(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     def sha256(self) -> str:
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()
@@ -95,7 +96,7 @@ class DatasetSpec(Spec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSpec(Spec):
-    """``quarantine_budget``: documents that a lane may leave out before the run ends, where ``on_error`` is quarantine."""
+    """``quarantine_budget``: documents that a lane may drop before the run ends, where ``on_error`` is quarantine."""
 
     datasets: dict[str, DatasetSpec] = pinned()
     seed: int = pinned(0)
@@ -234,7 +235,7 @@ class SchedulerSpec(Spec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageSpec(Spec):
-    """A stage of the user's own: ``call`` is "module:function"; what it needs and makes is said by path."""
+    """A stage of the user's own: ``call`` is "module:function"; ``inputs`` and ``outputs`` are paths."""
 
     call: str = free()
     inputs: tuple[str, ...] = free(())
@@ -287,31 +288,33 @@ class RunSpec(Spec):
                 remedy="choose another nodes=, or widen elastic.nodes_min / elastic.nodes_max",
             )
 
-    def fields_of(self, kind: Kind) -> dict[str, Any]:
+    def fields_of(self, kind: Kind) -> dict[str, object]:
         """The leaf values of one kind by dotted name, for the contract: ``{"data.seed": 0, ...}``."""
         return {
-            name: value for name, field, value in _leaves(self, "") if field.metadata["kind"] == kind and _says(field, value)
+            name: value
+            for name, field, value in _leaves(self, "")
+            if field.metadata["kind"] == kind and _is_written(field, value)
         }
 
-    def assumed(self, kind: Kind) -> dict[str, Any]:
-        """By dotted name, what a run does that says nothing of a late field."""
+    def assumed(self, kind: Kind) -> dict[str, object]:
+        """The default of each late field by dotted name: what a run does whose record does not name the field."""
         late = ((name, field) for name, field, _ in _leaves(self, "") if field.metadata["late"])
         return {name: field.default for name, field in late if field.metadata["kind"] == kind}
 
 
-def _says(field: dataclasses.Field[Any], value: Any) -> bool:
+def _is_written(field: SpecField, value: object) -> bool:
     return not field.metadata["late"] or bool(value != field.default)
 
 
-def _said(value: Any) -> Any:
-    """Plain containers, without late fields that say nothing."""
+def _written(value: object) -> object:
+    """Plain containers, without late fields that have their default."""
     if isinstance(value, Spec):
         fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))  # type: ignore[arg-type]
-        return {field.name: _said(held) for field, held in fields if _says(field, held)}
-    return {key: _said(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return {field.name: _written(held) for field, held in fields if _is_written(field, held)}
+    return {key: _written(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _leaves(spec: Spec, prefix: str) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+def _leaves(spec: Spec, prefix: str) -> Iterator[tuple[str, SpecField, object]]:
     for field in dataclasses.fields(spec):  # type: ignore[arg-type]
         value, name = getattr(spec, field.name), prefix + field.name
         if isinstance(value, Spec):
@@ -323,7 +326,7 @@ def _leaves(spec: Spec, prefix: str) -> Iterator[tuple[str, dataclasses.Field[An
             yield name, field, value
 
 
-def _build(wanted: Any, value: Any, at: str) -> Any:
+def _build(wanted: Any, value: object, at: str) -> object:
     if isinstance(wanted, type) and issubclass(wanted, Spec):
         return _build_spec(wanted, value, at)
     origin, args = typing.get_origin(wanted), typing.get_args(wanted)
@@ -350,7 +353,7 @@ def _build(wanted: Any, value: Any, at: str) -> Any:
     return value
 
 
-def _build_spec(wanted: type[Spec], value: Any, at: str) -> Spec:
+def _build_spec(wanted: type[Spec], value: object, at: str) -> Spec:
     if isinstance(value, wanted):
         return value
     if not isinstance(value, Mapping):
@@ -381,5 +384,5 @@ def _build_spec(wanted: type[Spec], value: Any, at: str) -> Spec:
         raise
 
 
-def _wrong(at: str, value: Any, wanted: str) -> ConfigError:
-    return ConfigError(f"{at}={value!r} is not {wanted}", follows="the run could not be built", remedy=f"give a value {wanted}")
+def _wrong(at: str, value: object, wanted: str) -> ConfigError:
+    return ConfigError(f"{at}={value!r} is not {wanted}", remedy=f"give a value {wanted}")
