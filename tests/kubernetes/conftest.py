@@ -86,6 +86,52 @@ class Plane:
         node = f"/api/v1/nodes/{name}"
         until(f"{name} has no taint", lambda: not self.api.request("GET", node, action="read node")["spec"].get("taints"), 30)
 
+    def bound(self, namespace: str, count: int) -> list[dict[str, Any]]:
+        """Waits until there are so many pods of nodes, none of them on its way out, and each has a machine; returns them."""
+
+        def staying() -> list[dict[str, Any]]:
+            pods = self.find(namespace, "Pod", labels="zephon/role=node")
+            return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+
+        def machines() -> dict[str, Any]:
+            """The machine of each pod, or why it has none."""
+            return {
+                pod["metadata"]["name"]: pod["spec"].get("nodeName") or pod["status"].get("conditions", []) for pod in staying()
+            }
+
+        until(
+            f"{count} pods have a machine",
+            machines,
+            holds=lambda seen: len(seen) == count and all(isinstance(machine, str) for machine in seen.values()),
+        )
+        return staying()
+
+    def quota(self, namespace: str, hard: dict[str, str]) -> None:
+        """A ResourceQuota ``q`` that the API server obeys already: it has begun to refuse Secrets, of which it allows none."""
+        spec = {"hard": {**hard, "count/secrets": "0"}}
+        self.apply(
+            {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q", "namespace": namespace}, "spec": spec}
+        )
+        probe = ("create", "secret", "generic", "probe", "-n", namespace, "--dry-run=server")
+        until("the quota is in force", lambda: self._refusal(*probe), holds=lambda said: "exceeded quota" in said)
+
+    def until_allowed(self, user: str, verb: str, resource: str, namespace: str) -> None:
+        """Waits until the API server has seen the user's new role."""
+        asked = ("auth", "can-i", verb, resource, "-n", namespace)
+        until(
+            f"{user} may {verb} {resource}",
+            lambda: self.kubectl(*asked, user=user, check=False).strip(),
+            holds=lambda answer: answer == "yes",
+        )
+
+    def _refusal(self, *args: str) -> str:
+        """What kubectl says when the API server refuses; empty where it does not."""
+        try:
+            self.kubectl(*args)
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
     @contextlib.contextmanager
     def no_new_pods(self) -> Iterator[None]:
         """Within the block the scheduler places no pod: all machines are cordoned."""

@@ -56,15 +56,20 @@ class Run:
 
     def running(self) -> list[str]:
         """Reports all pods as running; returns their names as the coordinator knows them."""
-
-        def bound() -> list[dict[str, Any]] | None:
-            pods = self.plane.find(self.namespace, "Pod", labels="zephon/role=node")
-            return pods if len(pods) == 2 and all(pod["spec"].get("nodeName") for pod in pods) else None
-
-        pods = until("two pods", bound, 30)
+        pods = self.plane.bound(self.namespace, 2)
         for pod in pods:
             self.plane.play_kubelet(self.namespace, pod["metadata"]["name"], phase="Running")
         return sorted(f"{pod['metadata']['name']}@{pod['metadata']['uid']}" for pod in pods)
+
+    def until_state(self, state: str, message: str = "") -> None:
+        """Waits for a state, and a message in which these words are, while the machines confirm all deletions."""
+
+        def look() -> tuple[str, str]:
+            self.plane.ends_deleted_pods(self.namespace)
+            found = self.state()
+            return found["state"], found["message"]
+
+        until(f"{state} {message}", look, holds=lambda seen: seen[0] == state and message in seen[1])
 
 
 @pytest.fixture
@@ -82,22 +87,11 @@ def test_the_states_from_start_to_deletion(run: Run) -> None:
     assert (found["state"], found["members"], found["target"], found["generation"]) == ("RUNNING", names, 2, 3)
     control.command(run.rundir, 1, {"verb": "stop"})
     assert run.state()["state"] == "DRAINING"
-
-    def stopped() -> bool:
-        run.plane.ends_deleted_pods(run.namespace)
-        return bool(run.state()["state"] == "STOPPED")
-
-    until("stopped", stopped, 20)
+    run.until_state("STOPPED")
     control.command(run.rundir, 1, {"verb": "resume"})
-    until("starting again", lambda: run.state()["state"] == "STARTING", 10)
+    run.until_state("STARTING")
     run.plane.kubectl("delete", "job", "exp1-1", "-n", run.namespace, "--wait=false")
-
-    def gone() -> bool:
-        run.plane.ends_deleted_pods(run.namespace)
-        return "no longer in the cluster" in run.state()["message"]
-
-    until("gone", gone, 20)
-    assert run.state()["state"] == "STOPPED"
+    run.until_state("STOPPED", "no longer in the cluster")
     write_progress(run.rundir, 1, Progress(step=7, steps=9, time=time.time()))
     assert run.state()["state"] == "STOPPED"
     write_data_end(run.rundir, DataEnd(step=7, steps=9, attempt=1))
@@ -136,12 +130,7 @@ def test_the_coordinators_stages_are_shown_and_a_size_is_changed_only_while_it_t
     with pytest.raises(ConfigError, match="the run is in stage doctor"):
         control.command(run.rundir, 1, {"verb": "rescale", "nodes": 4})
     control.command(run.rundir, 1, {"verb": "stop"})
-
-    def stopped() -> bool:
-        run.plane.ends_deleted_pods(run.namespace)
-        return bool(run.state()["state"] == "STOPPED")
-
-    until("stopped", stopped, 20)
+    run.until_state("STOPPED")
     assert run.state()["stages"] == [["doctor", "stopped"], ["train", "waiting"]]
     run.plane.kubectl("delete", "job", "exp1-1", "-n", run.namespace, "--cascade=orphan")
     write_progress(run.rundir, 1, Progress(step=9, steps=9, time=time.time()))

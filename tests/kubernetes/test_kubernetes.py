@@ -12,7 +12,7 @@ import yaml
 from torchx.runner import Runner
 from torchx.specs import AppState
 
-from tests.kubernetes.conftest import ROOT, Plane, until
+from tests.kubernetes.conftest import ROOT, Plane, until, until_said
 from tests.kubernetes.samples import sample_app
 from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes.errors import Conflict, Forbidden, NotFound
@@ -48,12 +48,25 @@ class Case:
         return self.plane.find(self.namespace, "Pod", labels=f"zephon/role={role}")
 
     def bound(self, count: int) -> list[dict[str, Any]]:
-        def check() -> list[dict[str, Any]] | None:
-            pods = [pod for pod in self.pods() if not pod["metadata"].get("deletionTimestamp")]
-            return pods if len(pods) == count and all(pod["spec"].get("nodeName") for pod in pods) else None
+        return self.plane.bound(self.namespace, count)
 
-        pods: list[dict[str, Any]] = until(f"{count} pods are bound", check, 30)
-        return pods
+    def left(self, *kinds: str, labels: str) -> list[str]:
+        """Names of what is still there, after the machines have confirmed all deletions."""
+        self.plane.ends_deleted_pods(self.namespace)
+        return [item["metadata"]["name"] for item in self.plane.find(self.namespace, *kinds, labels=labels)]
+
+    def until_state(self, handle: str, state: AppState) -> None:
+        """Waits for a state while the machines confirm all deletions."""
+
+        def look() -> AppState:
+            self.plane.ends_deleted_pods(self.namespace)
+            found: AppState = self.runner.status(handle).state
+            return found
+
+        until(f"{handle} is {state}", look, holds=lambda seen: seen == state)
+
+    def until_said(self, handle: str, words: str) -> str:
+        return until_said(words, lambda: str(self.runner.status(handle).msg))
 
     def job(self, name: str = "exp1-1") -> dict[str, Any]:
         return self.plane.get("Job", name, self.namespace)
@@ -79,18 +92,13 @@ def test_submit_creates_bound_pods_and_delete_leaves_nothing(case: Case) -> None
     for kind, name in (("Service", "exp1-1"), ("ConfigMap", "exp1-1"), ("Deployment", "exp1-1-coordinator")):
         (owner,) = case.plane.get(kind, name, case.namespace)["metadata"]["ownerReferences"]
         assert owner["uid"] == job["metadata"]["uid"]
-    until("the coordinator's pod", lambda: case.pods("coordinator"), 20)
+    until("the coordinator's pod is made", lambda: case.pods("coordinator"))
     listed = case.runner.list("kubernetes", case.cfg)
     assert [(app.app_id, app.name) for app in listed] == [(f"{case.namespace}:exp1-1", "exp1")]
 
     case.plane.kubectl("delete", "job", "exp1-1", "-n", case.namespace, "--wait=false")
-
-    def gone() -> bool:
-        case.kubelet_ends_deleted_pods()
-        kinds = ("Job", "Pod", "Service", "ConfigMap", "Deployment")
-        return not case.plane.find(case.namespace, *kinds, labels="app.kubernetes.io/managed-by=zephon")
-
-    until("one delete removes everything", gone, 40)
+    kinds, ours = ("Job", "Pod", "Service", "ConfigMap", "Deployment"), "app.kubernetes.io/managed-by=zephon"
+    until("one delete removes everything", lambda: case.left(*kinds, labels=ours), holds=lambda left: not left)
     assert case.runner.status(handle) is None
 
 
@@ -122,13 +130,7 @@ def test_a_rescale_keeps_the_pods_that_stay(case: Case) -> None:
     assert kept == {before[i]["metadata"]["uid"] for i in "01"}
     case.kubelet_ends_deleted_pods()
     assert case.scheduler.rescale(app_id, 4).after == 4
-
-    def grown() -> bool:
-        case.kubelet_ends_deleted_pods()
-        return len([pod for pod in case.pods() if not pod["metadata"].get("deletionTimestamp")]) == 4
-
-    until("two pods join", grown, 30)
-    assert kept < {pod["metadata"]["uid"] for pod in case.pods()}
+    assert kept < {pod["metadata"]["uid"] for pod in case.bound(4)}
     assert "already has 4 nodes" in case.scheduler.rescale(app_id, 4).note
     assert case.runner.status(handle).state == AppState.PENDING
 
@@ -181,14 +183,13 @@ def test_stop_suspends_and_resume_starts_again(case: Case) -> None:
     handle = case.submit(nodes=2)
     old = {pod["metadata"]["uid"] for pod in case.bound(2)}
     case.runner.cancel(handle)
-    until("all pods are asked to go", lambda: all(pod["metadata"].get("deletionTimestamp") for pod in case.pods()), 20)
+    until(
+        "all pods are asked to go",
+        lambda: [pod["metadata"].get("deletionTimestamp") for pod in case.pods()],
+        holds=lambda asked: len(asked) == 2 and all(asked),
+    )
     assert "saving their state" in case.runner.status(handle).msg
-
-    def stopped() -> bool:
-        case.kubelet_ends_deleted_pods()
-        return bool(case.runner.status(handle).state == AppState.CANCELLED)
-
-    until("stopped", stopped, 20)
+    case.until_state(handle, AppState.CANCELLED)
     assert case.runner.status(handle).msg == "stopped; resume starts it again from its last checkpoint"
     case.scheduler.resume(f"{case.namespace}:exp1-1")
     assert not old & {pod["metadata"]["uid"] for pod in case.bound(2)}
@@ -198,16 +199,15 @@ def test_exit_65_fails_the_job_at_once_and_75_and_143_cost_nothing(case: Case) -
     handle = case.submit(nodes=3)
     for code, pod in zip((75, 143), case.bound(3), strict=False):
         case.plane.play_kubelet(case.namespace, pod["metadata"]["name"], phase="Failed", exit_code=code)
-    until("both are replaced", lambda: len([p for p in case.pods() if p.get("status", {}).get("phase") != "Failed"]) == 3, 60)
+    pods = until(
+        "both are replaced",
+        lambda: [pod for pod in case.pods() if pod["status"]["phase"] == "Pending"],
+        holds=lambda pods: len(pods) == 3,
+    )
     assert not case.job()["status"].get("failedIndexes")
-    victim = next(pod for pod in case.pods() if pod["status"]["phase"] == "Pending")
+    victim = pods[0]
     case.plane.play_kubelet(case.namespace, victim["metadata"]["name"], phase="Failed", exit_code=65)
-
-    def failed() -> bool:
-        case.kubelet_ends_deleted_pods()
-        return bool(case.runner.status(handle).state == AppState.FAILED)
-
-    until("the Job has failed", failed, 30)
+    case.until_state(handle, AppState.FAILED)
     assert "PodFailurePolicy" in case.runner.status(handle).msg
 
 
@@ -231,20 +231,7 @@ def test_a_missing_namespace_is_named_with_the_command_that_makes_it(case: Case)
 
 
 def test_an_exhausted_quota_is_told_and_nothing_is_left_behind(case: Case) -> None:
-    hard = {"count/services": "0"}
-    case.plane.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": {"name": "q", "namespace": case.namespace},
-            "spec": {"hard": hard},
-        }
-    )
-    until(
-        "the quota is in force",
-        lambda: case.plane.kubectl("get", "quota", "q", "-n", case.namespace, "-o", "jsonpath={.status.hard}"),
-        10,
-    )
+    case.plane.quota(case.namespace, {"count/services": "0"})
     with pytest.raises(Forbidden, match="exceeded quota"):
         case.submit()
     assert case.plane.find(case.namespace, "Job", "ConfigMap", "Deployment", labels="zephon/run=exp1") == []
@@ -257,12 +244,7 @@ def test_a_failing_child_takes_the_job_away_again(case: Case) -> None:
     case.plane.apply({**taken, "spec": {"ports": [{"port": 80}]}})
     with pytest.raises(Conflict, match=r"Service .*/exp1-1 already exists"):
         case.submit()
-
-    def gone() -> bool:
-        case.kubelet_ends_deleted_pods()
-        return case.plane.find(case.namespace, "Job", "ConfigMap", labels="zephon/run=exp1") == []
-
-    until("the Job is gone", gone, 40)
+    until("the Job is gone", lambda: case.left("Job", "ConfigMap", labels="zephon/run=exp1"), holds=lambda left: not left)
 
 
 def test_a_field_that_the_cluster_does_not_know_is_refused(case: Case) -> None:
@@ -274,8 +256,7 @@ def test_a_field_that_the_cluster_does_not_know_is_refused(case: Case) -> None:
 def test_pods_that_fit_nowhere_are_told_with_the_schedulers_words(case: Case) -> None:
     case.cfg["node_selector"] = {"pool": "gpu"}
     handle = case.submit(nodes=1)
-    told = until("told", lambda: "cannot be placed" in (case.runner.status(handle).msg) and case.runner.status(handle).msg, 20)
-    assert "node affinity/selector" in told
+    assert "node affinity/selector" in case.until_said(handle, "cannot be placed")
 
 
 def test_the_documented_role_is_exactly_enough(plane: Plane) -> None:
@@ -291,8 +272,9 @@ def test_the_documented_role_is_exactly_enough(plane: Plane) -> None:
     with pytest.raises(Forbidden, match=r'apiGroups: \["batch"\], resources: \["jobs"\], verbs: \["get"\]'):
         case.submit()
     plane.apply(role, binding)
+    plane.until_allowed("alice", "create", "jobs.batch", namespace)
     with case.runner:
-        handle = until("the role reaches the API server", lambda: _allowed(case), 10)
+        handle = case.submit()
         case.bound(4)
         assert case.runner.status(handle) is not None
         assert len(case.runner.list("kubernetes", case.cfg)) == 1
@@ -309,13 +291,6 @@ def test_the_documented_role_is_exactly_enough(plane: Plane) -> None:
         case.scheduler.rescale(app_id, 3)
         _delete_with_kubelet(case, handle)
         assert case.runner.status(handle) is None
-
-
-def _allowed(case: Case) -> str | None:
-    try:
-        return case.submit()
-    except Forbidden:
-        return None
 
 
 def _read_secrets(case: Case) -> None:
@@ -357,22 +332,18 @@ def test_the_namespace_of_k8s_base_admits_our_pods_and_refuses_looser_ones(plane
     with case.runner:
         case.submit(name="strict")
         case.bound(4)
-        until("the coordinator's pod", lambda: case.pods("coordinator"), 20)
+        until("the coordinator's pod is made", lambda: case.pods("coordinator"))
         case.cfg["volumes"] = {"runs": {"mount": "/runs", "host_path": "/tmp"}}
         loose = case.submit(name="loose", nodes=1)
-        told = until("told", lambda: "its pods cannot be created" in (line := case.runner.status(loose).msg) and line, 20)
+        told = case.until_said(loose, "its pods cannot be created")
         assert "violates PodSecurity" in told
         assert "hostPath" in told
 
 
 def test_pods_that_the_quota_has_no_room_for_are_told(case: Case) -> None:
-    metadata = {"name": "q", "namespace": case.namespace}
-    case.plane.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": {"pods": "2"}}})
-    quota = ("get", "quota", "q", "-n", case.namespace, "-o", "jsonpath={.status.hard}")
-    until("the quota is in force", lambda: case.plane.kubectl(*quota), 10)
+    case.plane.quota(case.namespace, {"pods": "2"})
     handle = case.submit(nodes=4)
-    told = until("told", lambda: "its pods cannot be created" in (line := case.runner.status(handle).msg) and line, 20)
-    assert "exceeded quota: q" in told
+    assert "exceeded quota: q" in case.until_said(handle, "its pods cannot be created")
 
 
 def test_a_pod_ended_by_a_machines_shutdown_is_replaced_and_not_counted(case: Case) -> None:
@@ -382,7 +353,7 @@ def test_a_pod_ended_by_a_machines_shutdown_is_replaced_and_not_counted(case: Ca
     disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "lastTransitionTime": None}
     change = {"status": {"phase": "Failed", "reason": "Terminated", "message": "node shutdown", "conditions": [disrupted]}}
     case.plane._patch(f"/api/v1/namespaces/{case.namespace}/pods/{name}/status", change)
-    until("a successor", lambda: [p for p in case.pods() if p["metadata"]["name"] != name], 40)
+    until("a successor is made", lambda: [pod for pod in case.pods() if pod["metadata"]["name"] != name])
     assert not case.job()["status"].get("failedIndexes")
     assert case.runner.status(handle).state == AppState.PENDING
 
@@ -392,12 +363,7 @@ def test_a_node_that_used_up_its_retries_ends_the_job_instead_of_being_left_behi
     handle = case.submit(nodes=2)
     pod = case.bound(2)[1]
     case.plane.play_kubelet(case.namespace, pod["metadata"]["name"], phase="Failed", exit_code=1)
-
-    def failed() -> bool:
-        case.kubelet_ends_deleted_pods()
-        return bool(case.runner.status(handle).state == AppState.FAILED)
-
-    until("the Job has failed", failed, 30)
+    case.until_state(handle, AppState.FAILED)
     assert "FailedIndexes" in case.runner.status(handle).msg
 
 
