@@ -27,8 +27,9 @@ from typing import Any
 
 import psutil
 
+from zephon.launch import control
 from zephon.launch import start as session
-from zephon.launch.backends.local import scheduler as local
+from zephon.launch.backends.local.supervision import read_state
 from zephon.launch.config.compose import compose
 from zephon.launch.status import look
 from zephon.run.directory import RunDir
@@ -50,18 +51,18 @@ def ours(runs: str, changes: int) -> list[dict[str, Any]]:
     spec = laptop_spec(runs, "ours")
     rundir = session.start(spec).rundir
     try:
-        session.wait_for(rundir, lambda now: now.step >= 3, 120, "to start")
+        control.wait_for(rundir, lambda now: now.step >= 3, 120, "to start")
         for number in range(changes):
             kind = ("up", "replaced", "down", "alone")[number % 4]
             if kind in ("replaced", "alone"):
                 _replace(rundir)
             else:
-                session.rescale(rundir, 2 if kind == "up" else 1, wait_s=120)
+                control.rescale(rundir, 2 if kind == "up" else 1, wait_s=120)
             reached = look(rundir).step
-            session.wait_for(rundir, lambda now, reached=reached: now.step >= reached + 3, 120, "to go on")  # type: ignore[misc]
+            control.wait_for(rundir, lambda now, reached=reached: now.step >= reached + 3, 120, "to go on")  # type: ignore[misc]
         return [{**event.details, "kind": _kind(event.details)} for event in read_events(rundir) if event.kind == "resized"]
     finally:
-        session.stop(rundir)
+        control.stop(rundir)
 
 
 def _kind(event: Mapping[str, Any]) -> str:
@@ -71,11 +72,12 @@ def _kind(event: Mapping[str, Any]) -> str:
 
 
 def _replace(rundir: RunDir) -> None:
-    state = local.read_state(rundir, rundir.attempts()[-1])
+    state = read_state(rundir, rundir.attempts()[-1])
     assert state is not None
-    before = look(rundir).generation
-    os.kill(next(iter(state["nodes"].values())), signal.SIGTERM)
-    session.wait_for(rundir, lambda now: now.generation > before and now.state == "TRAINING", 120, "to replace a node")
+    before, pid = look(rundir).generation, next(iter(state.agents.values()))
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    control.wait_for(rundir, lambda now: now.generation > before and now.state == "TRAINING", 120, "to replace a node")
 
 
 @contextmanager

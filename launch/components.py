@@ -10,7 +10,13 @@ import torchx.specs as specs
 
 
 def elastic(
-    spec: str, run: str, attempt: int = 1, image: str = "", worker: str = "zephon.train", endpoint: str = ""
+    spec: str,
+    run: str,
+    attempt: int = 1,
+    image: str = "",
+    worker: str = "zephon.train",
+    endpoint: str = "",
+    coordinator: bool = False,
 ) -> specs.AppDef:
     """One elastic agent per node, each with its workers.
 
@@ -21,14 +27,16 @@ def elastic(
         image: container image
         worker: module that each worker runs
         endpoint: host:port of the coordinator, if it is known beforehand
+        coordinator: add a role for it, for TorchX's own Kubernetes scheduler, which starts none
     """
     import json
     from pathlib import Path
 
-    from zephon.launch.appdef import app_def
+    from zephon.launch.appdef import app_def, with_coordinator
     from zephon.launch.job import Job
     from zephon.spec.experiment import RunSpec
 
     text = spec if spec.lstrip().startswith("{") else Path(spec).read_text(encoding="utf-8")
     resolved = RunSpec.from_dict(json.loads(text))
-    return app_def(Job(spec=resolved, run=run, attempt=attempt, image=image or None, worker=worker, endpoint=endpoint or None))
+    job = Job(spec=resolved, run=run, attempt=attempt, image=image or None, worker=worker, endpoint=endpoint or None)
+    return with_coordinator(app_def(job)) if coordinator else app_def(job)

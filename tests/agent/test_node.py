@@ -12,7 +12,7 @@ import pytest
 
 from tests.agent.toy import Toy
 from zephon.errors import ConfigError
-from zephon.launch import start as session
+from zephon.launch import control
 
 Maker = Callable[..., Toy]
 pytestmark = pytest.mark.slow  # every test starts real agents, which import torch
@@ -31,7 +31,7 @@ def test_one_two_one_three_nodes_lose_no_step_and_keep_the_agents_that_stay(toy:
     run.wait_step(5)
     first = run.agent(0).pid
     for nodes in (2, 1, 3):
-        status = session.rescale(run.rundir, nodes, wait_s=30)
+        status = control.rescale(run.rundir, nodes, wait_s=30)
         assert (status.nodes, status.world_size) == (nodes, nodes), run.story()
     assert run.agent(0).pid == first
     run.wait_end()
@@ -83,7 +83,7 @@ def test_a_node_that_is_asked_to_leave_soon_after_each_start_is_replaced_each_ti
         os.kill(run.agent(0).pid, signal.SIGTERM)
     status = run.wait(lambda now: now.generation == 6 and now.state == "TRAINING")
     assert (status.failures, status.lost) == (0, 0)
-    assert session.stop(run.rundir).state == "STOPPED"
+    assert control.stop(run.rundir).state == "STOPPED"
     assert steps_of(run) == list(range(1, len(steps_of(run)) + 1)), "no step was lost or trained twice"
 
 
@@ -160,8 +160,8 @@ def test_exit_status_65_ends_the_job_at_once_with_65(toy: Maker) -> None:
 def test_crashes_without_a_new_checkpoint_spend_the_budget_and_resizes_do_not(toy: Maker) -> None:
     run = toy(nodes=1, steps=200, step_s=0.05, save_every=100, faults={"60": "raise"}, elastic={"failure_budget": 0}).start()
     run.wait_step(3)
-    session.rescale(run.rundir, 2, wait_s=30)
-    session.rescale(run.rundir, 1, wait_s=30)
+    control.rescale(run.rundir, 2, wait_s=30)
+    control.rescale(run.rundir, 1, wait_s=30)
     status = run.wait_end()
     assert (status.state, status.failures) == ("FAILED", 1)
     assert status.resizes >= 2
@@ -206,14 +206,14 @@ def test_a_rescale_outside_the_range_or_to_zero_is_refused_with_the_possible_cou
     run.wait_step(1)
     for nodes in (0, 4):
         with pytest.raises(ConfigError, match="nodes=1, 2, 3"):
-            session.rescale(run.rundir, nodes)
+            control.rescale(run.rundir, nodes)
     assert run.look().target == 1
 
 
 def test_stop_saves_the_step_it_is_in_and_resume_goes_on_from_there(toy: Maker) -> None:
     run = toy(nodes=2, steps=60, step_s=0.03, save_every=1000).start()
     run.wait_step(8)
-    stopped = session.stop(run.rundir)
+    stopped = control.stop(run.rundir)
     assert stopped.state == "STOPPED"
     assert stopped.checkpoint == stopped.step == steps_of(run)[-1]
     run.resume("nodes=1")
@@ -225,7 +225,7 @@ def test_a_worker_that_ignores_the_drain_is_killed_after_the_one_grace_that_ther
     run = toy(nodes=2, steps=100_000, step_s=0.02, save_every=5, deaf=True, elastic={"drain_s": 2.0}).start()
     run.wait_step(6)
     began = time.monotonic()
-    status = session.stop(run.rundir, wait_s=20)
+    status = control.stop(run.rundir, wait_s=20)
     assert status.state == "STOPPED"
     assert 1.5 < time.monotonic() - began < 12.0
     assert all(event["status"] == 143 for event in run.events("node_exited"))
@@ -255,7 +255,7 @@ def test_a_stuck_rank_is_named_with_its_stack_and_replaced(toy: Maker) -> None:
 
 
 def killed_supervisor(run: Toy) -> Any:
-    os.kill(run.supervisor()["pid"], signal.SIGKILL)
+    os.kill(run.supervisor_pid(), signal.SIGKILL)
     return None
 
 

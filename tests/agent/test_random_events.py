@@ -15,6 +15,7 @@ import pytest
 
 from tests.agent.toy import Toy
 from zephon.errors import ConfigError
+from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.config.compose import compose
 from zephon.run import ledger
@@ -65,7 +66,7 @@ def disturb(run: Real, chance: random.Random) -> str:
     if kind in ("join", "leave"):
         sizes = [n for n in (1, 2, 4) if (n > target if kind == "join" else n < target)] or [2 if target != 2 else 1]
         try:
-            session.rescale(run.rundir, chance.choice(sizes), wait_s=0)
+            control.rescale(run.rundir, chance.choice(sizes), wait_s=0)
         except ConfigError as error:
             if "has not settled" not in str(error):
                 raise
@@ -111,12 +112,12 @@ def test_fifty_random_membership_events_end_with_the_ledger_of_the_unbroken_run(
     run.wait(lambda now: now.state == "TRAINING", 60)
     reached = run.look().step
     run.wait_step(reached + 2)
-    stopped = session.stop(run.rundir)
+    stopped = control.stop(run.rundir)
     assert stopped.state == "STOPPED", run.story()
     unbroken = real(name="unbroken", nodes=1, steps=100_000)
     unbroken.start()
     unbroken.wait_step(stopped.step, 300)
-    session.stop(unbroken.rundir)
+    control.stop(unbroken.rundir)
     steps = sorted({entry.step for entry in ledger.read_ledger(run.rundir.path("ledger.jsonl"))})
     assert steps == list(range(stopped.step)), "a step is missing"
     for comparison in (ledger.compare(run.rundir.url), ledger.compare(run.rundir.url, unbroken.rundir.url)):

@@ -19,7 +19,7 @@ from zephon.agent.membership import Form, Membership
 from zephon.agent.messages import Rerendezvous
 from zephon.agent.rules import rules_of
 from zephon.errors import ConfigError
-from zephon.launch import start as session
+from zephon.launch import control
 from zephon.spec.experiment import ElasticSpec
 
 LATE_S = 120.0
@@ -134,7 +134,7 @@ def test_an_endpoint_whose_name_resolves_late_is_waited_for(peers: Peers, tmp_pa
 def test_a_second_rescale_before_the_first_has_settled_is_refused_and_the_first_goes_on(toy: Callable[..., Toy]) -> None:
     run = toy(nodes=1, steps=10_000, step_s=1.0).start()
     run.wait_step(1)
-    session.rescale(run.rundir, 2, wait_s=0)
+    control.rescale(run.rundir, 2, wait_s=0)
     with pytest.raises(ConfigError, match="has not settled"):
-        session.rescale(run.rundir, 3, wait_s=0)
+        control.rescale(run.rundir, 3, wait_s=0)
     assert run.wait_world(2).target == 2

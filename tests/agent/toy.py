@@ -13,11 +13,14 @@ from typing import Any
 import psutil
 import pytest
 
+from zephon.launch import control
 from zephon.launch import start as session
-from zephon.launch.backends.local import scheduler as local
+from zephon.launch.backends.local.index import apps
+from zephon.launch.backends.local.supervision import read_state
 from zephon.launch.status import LIVE, RunStatus, look
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
+from zephon.run.state import AttemptState
 from zephon.spec.experiment import RunSpec
 
 WORKER = "tests.agent.toy_worker"
@@ -68,7 +71,7 @@ class Toy:
 
     def wait(self, test: Callable[[RunStatus], bool], limit_s: float = 60.0) -> RunStatus:
         try:
-            return session.wait_for(self.rundir, test, limit_s, "in a test")
+            return control.wait_for(self.rundir, test, limit_s, "in a test")
         except Exception as error:
             error.add_note(self.story())
             raise
@@ -82,16 +85,21 @@ class Toy:
     def wait_world(self, size: int, limit_s: float = 60.0) -> RunStatus:
         return self.wait(lambda now: now.world_size == size and now.nodes == size and now.state != "STARTING", limit_s)
 
-    def supervisor(self) -> dict[str, Any]:
-        state = local.read_state(self.rundir, self.rundir.attempts()[-1])
+    def supervisor(self) -> AttemptState:
+        state = read_state(self.rundir, self.rundir.attempts()[-1])
         assert state is not None
         return state
+
+    def supervisor_pid(self) -> int:
+        pid = self.supervisor().pid
+        assert pid is not None
+        return pid
 
     def agent(self, index: int, limit_s: float = 20.0) -> psutil.Process:
         """The agent process of a node that is a member now."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
-            for name, pid in self.supervisor()["nodes"].items():
+            for name, pid in self.supervisor().agents.items():
                 if name.startswith(f"node-{index}@") and pid:
                     return psutil.Process(pid)
             time.sleep(0.05)
@@ -117,11 +125,11 @@ class Toy:
 
     def end(self) -> None:
         """Ends whatever is left, and proves that nothing is."""
-        ids = [entry["app_id"] for entry in local.apps() if entry["run"] == self.rundir.url]
+        ids = [entry.app_id for entry in apps() if entry.run == self.rundir.url]
         for attempt in self.rundir.attempts():
-            state = local.read_state(self.rundir, attempt)
-            if state is not None and state["state"] in ("STARTING", "RUNNING", "DRAINING"):
-                os.kill(state["pid"], signal.SIGKILL)
+            state = read_state(self.rundir, attempt)
+            if state is not None and not state.ended and state.pid is not None:
+                os.kill(state.pid, signal.SIGKILL)
         deadline = time.monotonic() + 5.0
         while (left := [p for app in ids for p in processes_of(app)]) and time.monotonic() < deadline:
             time.sleep(0.05)

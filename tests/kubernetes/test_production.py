@@ -11,6 +11,7 @@ import yaml
 
 from tests.kubernetes.conftest import ROOT, until
 from tests.kubernetes.machines import Machines, reach
+from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.backends.kubernetes.options import options_from
 from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler
@@ -95,8 +96,8 @@ def test_logs_follow_a_node_across_its_replacement(machines: Machines, run: RunD
 
 def test_every_verb_works_with_the_documented_role(machines: Machines, run: RunDir) -> None:
     reach(run, "both nodes train", lambda now: now.world_size == 2)
-    assert session.rescale(run, 1).world_size == 1
-    assert session.stop(run).state == "STOPPED"
+    assert control.rescale(run, 1).world_size == 1
+    assert control.stop(run).state == "STOPPED"
     session.resume(run)
     before = look(run).step
     reach(run, "training again", lambda now: now.step > before)

@@ -178,7 +178,7 @@ def test_an_elastic_rescale_keeps_its_pods_and_growth_waits_beside_them(queue: Q
     other = queue.submit("b", nodes=2)
     queue.runs(other, 2)
     assert queue.scheduler.rescale(app, 4).note == "nodes 0..1 stay, 2..3 join as quota allows"
-    queue.says(app, "asked for 4 nodes, have 2, the rest waits for quota")
+    queue.says(app, "asked for 4 nodes, have 2, the others wait for quota")
     assert queue.running(app) == kept
     assert queue.state(app) == AppState.RUNNING
     queue.plane.kubectl("delete", "job", other.split(":")[1], "-n", queue.namespace, "--wait=false")

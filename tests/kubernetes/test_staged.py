@@ -11,6 +11,7 @@ import pytest
 
 from tests.kubernetes.conftest import until
 from tests.kubernetes.machines import Machines, reach
+from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.cli.main import main
 from zephon.launch.status import look
@@ -69,7 +70,7 @@ def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
     assert "stages/doctor | run directory: ok" in logged
     assert "stage first: runs tests.launch.own_stages:until_told" in logged
 
-    stopped = session.stop(rundir)
+    stopped = control.stop(rundir)
     assert (stopped.state, stopped.stages["first"]) == ("STOPPED", "stopped")
     assert session.resume(rundir).attempt == stopped.attempt
     leading = begun(rundir, "first", 2)
@@ -90,7 +91,7 @@ def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
     again = look(rundir)
     assert list(again.stages.values())[1:] == ["skipped", "skipped", "skipped", "done", "running"]
     until("the other node has ended", lambda: len(machines.pods(name)) == 1, 60)
-    assert session.stop(rundir).stages["last"] == "stopped"
+    assert control.stop(rundir).stages["last"] == "stopped"
     session.resume(rundir)
     begun(rundir, "last", 2)
     rundir.write_json("last-told.json", data={})

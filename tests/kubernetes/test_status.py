@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from torchx.specs import AppState
 
 from zephon.launch.backends.kubernetes.queue import Queued, read_workloads
 from zephon.launch.backends.kubernetes.status import Summary, summarize
@@ -75,7 +74,7 @@ def look(*pods: dict[str, Any], queue_reason: str | None = None, **given: Any) -
 )
 def test_a_pods_trouble_is_in_the_line(trouble: dict[str, Any], line: str) -> None:
     found = look(pod(0, "Running"), trouble)
-    assert found.state == AppState.RUNNING
+    assert found.state == "RUNNING"
     assert "; node 1: " in found.line
     assert line in found.line
 
@@ -153,24 +152,24 @@ def test_two_pods_of_one_index_are_named() -> None:
 
 def test_a_missing_coordinator_does_not_make_the_job_fail() -> None:
     found = look(pod(0, "Running"), pod(1, "Running"), pod(-1, "Pending", role="coordinator"))
-    assert found.state == AppState.RUNNING
+    assert found.state == "RUNNING"
     assert "coordinator: is starting; the nodes train on" in found.line
 
 
 def test_the_states_of_a_job() -> None:
-    assert look(conditions={"Complete": ""}).state == AppState.SUCCEEDED
+    assert look(conditions={"Complete": ""}).state == "DONE"
     assert look(conditions={"Failed": "why"}).line == "failed: R: why"
-    assert look(pod(0, "Running"), deletionTimestamp="x").state == AppState.CANCELLED
+    assert look(pod(0, "Running"), deletionTimestamp="x").state == "STOPPED"
     assert look(suspend=True).line == "stopped; resume starts it again from its last checkpoint"
     assert look(pod(0, "Running"), suspend=True).line == "stopping: 1 of 2 nodes are saving their state"
     assert look(suspend=True, queue=True, queue_reason="no quota").line == "waiting in the queue: no quota"
-    assert look(suspend=True, queue=True).state == AppState.PENDING
+    assert look(suspend=True, queue=True).state == "QUEUED"
     assert look(pod(0, "Running"), pod(1, "Pending"), queue=True, queue_reason="2 more").line == (
-        "asked for 2 nodes, have 1, the rest waits for quota: 2 more"
+        "asked for 2 nodes, have 1, the others wait for quota: 2 more"
     )
     assert look().line == "0 of 2 nodes run"
     assert look(pod(0, "Running"), pod(1, "Succeeded")).line == "1 of 2 nodes run, 1 are done"
-    assert look(pod(0, "Pending"), pod(1, "Succeeded")).state == AppState.PENDING
+    assert look(pod(0, "Pending"), pod(1, "Succeeded")).state == "STARTING"
     assert look(pod(1, "Running")).line == (
         "1 of 2 nodes run; node 0: no pod yet; one that ended is replaced after 10 s, doubled each time"
     )
@@ -178,7 +177,7 @@ def test_the_states_of_a_job() -> None:
 
 def test_objects_without_a_status_are_no_reason_to_crash() -> None:
     bare = {"metadata": {"name": "p", "labels": {"zephon/role": "node"}}}
-    assert summarize({"metadata": {"name": "j"}, "spec": {"completions": 1}}, [bare], now=NOW).state == AppState.PENDING
+    assert summarize({"metadata": {"name": "j"}, "spec": {"completions": 1}}, [bare], now=NOW).state == "STARTING"
 
 
 def test_pods_that_were_never_created_are_explained_by_the_jobs_own_event() -> None:

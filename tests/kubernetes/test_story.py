@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.kubernetes.machines import Machines, events, reach
+from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.status import look
 from zephon.ops.tokenizers import load_tokenizer
@@ -39,7 +40,7 @@ def test_one_run_through_every_change_is_the_unbroken_run(machines: Machines, ca
     four = machines.uids(name)
 
     asked = time.time()
-    settled = session.rescale(rundir, 2)
+    settled = control.rescale(rundir, 2)
     assert settled.world_size == 2
     assert machines.uids(name) == {index: four[index] for index in (0, 1)}
     told = parts(machines, name, asked)
@@ -52,11 +53,11 @@ def test_one_run_through_every_change_is_the_unbroken_run(machines: Machines, ca
     assert machines.uids(name)[0] != four[0]
 
     asked = time.time()
-    session.rescale(rundir, 4)
+    control.rescale(rundir, 4)
     told += parts(machines, name, asked)
     assert machines.uids(name)[1] == four[1]
 
-    stopped = session.stop(rundir)
+    stopped = control.stop(rundir)
     assert stopped.state == "STOPPED"
     if machines.ours:
         machines.tool("daemon-stop", "control", "apiserver", "--signal", "9")

@@ -13,9 +13,9 @@ from torchx.specs import AppDef
 from tests.agent.toy import toy_spec
 from zephon.errors import ConfigError
 from zephon.launch.appdef import app_def, job_of
+from zephon.launch.backends.registry import backend
 from zephon.launch.config.packaged import package_data
 from zephon.launch.job import Job
-from zephon.launch.start import options
 from zephon.spec.experiment import RunSpec
 
 
@@ -91,7 +91,7 @@ def test_torchx_itself_accepts_the_component_file() -> None:
 def test_an_unknown_option_of_the_local_scheduler_is_refused_with_the_nearest(spec: RunSpec) -> None:
     bad = dataclasses.replace(spec, scheduler=dataclasses.replace(spec.scheduler, options={"gpu_ids": "0"}))
     with pytest.raises(ConfigError, match=r"did you mean 'gpus'|known: cwd, gpus"):
-        options(bad)
+        backend("local").request(Job(spec=bad, run="r", attempt=1))
 
 
 @pytest.mark.parametrize("changes", [{}, {"worker": "mine", "image": "repo/i:1", "endpoint": "host:1"}])

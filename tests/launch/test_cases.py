@@ -14,7 +14,7 @@ import pytest
 
 from tests.agent.toy import WORKER, Toy
 from zephon.errors import ConfigError
-from zephon.launch import start as session
+from zephon.launch import control
 from zephon.launch.config.compose import compose
 from zephon.launch.status import run_names
 from zephon.run.directory import RunDir
@@ -59,7 +59,7 @@ def test_o07_a_terminated_shell_around_the_launcher_costs_no_step(toy: Maker, tm
         shell.wait(30)
     reached = run.look().step
     assert run.wait_step(reached + 3).state == "TRAINING"
-    stopped = session.stop(run.rundir)
+    stopped = control.stop(run.rundir)
     assert (stopped.state, stopped.checkpoint) == ("STOPPED", stopped.step)
 
 
@@ -70,7 +70,7 @@ def test_p07_a_crash_a_drain_and_a_kill_have_three_reasons(toy: Maker) -> None:
     killed = toy(name="killed", nodes=1, steps=LONG, step_s=0.02, faults={"3": "kill"}, elastic=budget).start()
     drained = toy(name="drained", nodes=1, steps=LONG, step_s=0.02).start()
     drained.wait_step(2)
-    session.stop(drained.rundir)
+    control.stop(drained.rundir)
     ends = {run.spec.name: run.wait_end() for run in (crashed, killed, drained)}
     assert "RuntimeError: toy fault at step 3" in ends["crashed"].error
     assert "status -9" in ends["killed"].error

@@ -11,8 +11,8 @@ import pytest
 from zephon.errors import ConfigError, ContractError
 from zephon.launch.config.compose import compose
 from zephon.launch.contract import check, contract_of, differences
-from zephon.launch.start import _contract, _forked, changed, contract_differences, files_seen, rundir_of, start
-from zephon.launch.stored import check_relative, forget_measures
+from zephon.launch.start import _contract, _forked, contract_differences, files_seen, rundir_of, start
+from zephon.launch.stored import changed, check_relative, forget_measures
 from zephon.run.calibration import read_calibration, write_calibration
 from zephon.run.directory import RunDir
 from zephon.run.environment import environment, write_environment
@@ -133,15 +133,15 @@ def test_from_the_first_step_on_data_that_was_appended_to_is_refused_at_the_laun
     contract = contract_of(spec, files=files_seen(spec))
     rundir.write_json("contract.json", data=contract)
     data.write_text('{"text": "b"}\n' * 101)
-    assert _contract(rundir, spec, (), None)[1] == [], "no step has been trained"
+    assert _contract(rundir, spec, files_seen(spec), (), None)[1] == [], "no step has been trained"
     other = changed(spec, ["tokenizer.id=bytes", "data.on_error=quarantine", "trainer.steps=7"])
-    assert _contract(rundir, other, (), None) == (contract_of(other, files=files_seen(other)), [])
+    assert _contract(rundir, other, files_seen(other), (), None) == (contract_of(other, files=files_seen(other)), [])
     assert contract_differences(rundir, other) == []
     with pytest.raises(ConfigError, match="there is no guarded field of that name"):
-        _contract(rundir, other, ["trainer.step"], None)
+        _contract(rundir, other, files_seen(other), ["trainer.step"], None)
     rundir.write_json("contract.json", data={**contract, "parent": {"run": "exp1", "step": 9}})
     with pytest.raises(ContractError, match=r"tokenizer\.id"):
-        _contract(rundir, other, (), None)
+        _contract(rundir, other, files_seen(other), (), None)
     rundir.write_json("contract.json", data=contract)
     rundir.write_json("checkpoints", "step-00000010", "COMPLETE", data={})
     with pytest.raises(ContractError) as caught:
@@ -153,7 +153,7 @@ def test_from_the_first_step_on_data_that_was_appended_to_is_refused_at_the_laun
     assert "fork=NEW_NAME" in caught.value.remedy
     assert not rundir.exists("attempts")
     _, parent = _forked(spec, "child")
-    assert [change["field"] for change in parent["changes"]] == ["data.datasets.web (its files)"]
+    assert [change.field for change in parent.changes] == ["data.datasets.web (its files)"]
     data.unlink()
     with pytest.raises(ConfigError) as missing:
         start(spec)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from zephon.errors import ConfigError
+from zephon.launch import control
 from zephon.launch import start as session
-from zephon.launch.backends.local import scheduler as local
+from zephon.launch.backends.local.index import apps
 from zephon.launch.cli.main import main
 from zephon.launch.config.compose import compose
 from zephon.launch.status import LIVE, look, run_names
@@ -130,21 +131,21 @@ def test_a_run_in_an_object_store_is_started_stopped_resumed_and_read_from_elsew
     spec = compose(words).spec
     started = session.start(spec)
     rundir = started.rundir
-    begun = session.wait_for(rundir, lambda now: now.step >= 3 or now.state not in LIVE, 120, "to make three steps")
+    begun = control.wait_for(rundir, lambda now: now.step >= 3 or now.state not in LIVE, 120, "to make three steps")
     assert begun.state == "TRAINING", begun
     with pytest.raises(ConfigError, match="is running"):
         session.resume(rundir)
-    stopped = session.stop(rundir)
+    stopped = control.stop(rundir)
     assert (stopped.state, stopped.checkpoint) == ("STOPPED", stopped.step), stopped
     assert stopped.stages == {"calibrate": "done", "train": "stopped"}
     last = stopped.step + 4
     session.resume(rundir, ["nodes=1", f"trainer.steps={last}"], allow=["trainer.steps"])
-    ended = session.wait_for(rundir, lambda now: now.state not in LIVE, 120, "to end")
+    ended = control.wait_for(rundir, lambda now: now.state not in LIVE, 120, "to end")
     assert (ended.state, ended.step, ended.world_size) == ("DONE", last, 1), ended
     assert [one["step"] for one in series(rundir)] == list(range(last))
     assert run_names(runs) == ["bytes"]
     assert os.listdir(place(rundir, 2)), "locks and logs are on this machine"
-    assert local.apps()[-1]["run"] == rundir.url
+    assert apps()[-1].run == rundir.url
     home = os.environ["XDG_STATE_HOME"]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another-machine"))
     assert (look(rundir).state, look(rundir).step) == ("DONE", last)
@@ -155,4 +156,4 @@ def test_a_run_in_an_object_store_is_started_stopped_resumed_and_read_from_elsew
     monkeypatch.setenv("XDG_STATE_HOME", home)
     rundir.fs.rm(rundir.root, recursive=True)
     assert main(["list", f"runs={runs}"]) == 0
-    assert (local.apps(), place(rundir, 2).exists()) == ([], False), "nothing of a deleted run is kept"
+    assert (apps(), place(rundir, 2).exists()) == ([], False), "nothing of a deleted run is kept"

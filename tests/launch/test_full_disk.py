@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.toy import Toy, processes_of
-from zephon.launch.backends.local import scheduler as local
-from zephon.launch.backends.local.processes import overwrite
+from zephon.launch.backends.local.index import apps
+from zephon.run.state import overwrite
 
 Maker = Callable[..., Toy]
 LONG = 100_000
@@ -47,7 +47,7 @@ def test_a_full_disk_ends_the_run_as_failed_with_the_reason_and_room_lets_it_go_
     status = run.wait_end()
     assert (status.state, status.status) == ("FAILED", 1)
     assert "no space left on device" in f"{status.error} {status.message}".lower()
-    run.wait(lambda _: processes_of(local.apps()[0]["app_id"]) == [])
+    run.wait(lambda _: processes_of(apps()[0].app_id) == [])
     fill.unlink()
     run.resume()
     reached = run.wait_step(status.step + 3)

@@ -16,9 +16,11 @@ from torchx.specs import AppState
 
 from tests.agent.toy import WORKER, Toy, processes_of
 from zephon.errors import ConfigError
+from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.backends.local import scheduler as local
-from zephon.launch.backends.local.request import gpus_of_node
+from zephon.launch.backends.local.index import app_id_of, apps, prune
+from zephon.launch.backends.local.request import LocalRequest, devices, gpus_of_node
 
 Maker = Callable[..., Toy]
 pytestmark = pytest.mark.slow  # every test starts real agents, which import torch
@@ -30,11 +32,28 @@ def runner() -> Runner:
 
 def test_a_dry_run_prints_what_a_submit_sends_and_starts_nothing(toy: Maker) -> None:
     run = toy(nodes=3)
-    first, second = (session.dryrun(run.spec, run.rundir, 1, WORKER).request for _ in range(2))
+    first, second = (session.request_of(run.spec, run.rundir, 1, WORKER) for _ in range(2))
     assert first == second
+    assert isinstance(first, LocalRequest)
     assert (first.nodes, first.worker) == (3, WORKER)
-    assert local.apps() == []
+    assert apps() == []
     assert not run.rundir.exists("attempts")
+
+
+def test_what_the_supervisor_writes_is_what_status_shows(toy: Maker) -> None:
+    run = toy(nodes=2, steps=100_000, step_s=0.05).start()
+    run.wait_step(2)
+    control.rescale(run.rundir, 1)
+    run.wait(lambda _: list(run.supervisor().agents) == ["node-0@1"])
+    state, status = run.supervisor(), run.look()
+    assert (state.state, state.members, state.target, state.stages) == ("RUNNING", ("node-0@1",), 1, {})
+    assert state.resized is not None
+    assert (state.resized.nodes_before, state.resized.nodes, state.counts.resizes) == (2, 1, 1)
+    assert (status.state, status.nodes, status.generation) == ("TRAINING", 1, state.generation)
+    assert (status.resize, status.resizes) == (state.resized, 1)
+    control.stop(run.rundir)
+    state, status = run.supervisor(), run.look()
+    assert (state.state, state.status) == (status.state, status.status) == ("STOPPED", 143)
 
 
 def test_another_process_lists_describes_reads_and_cancels_and_an_unknown_id_is_an_error_at_once(toy: Maker) -> None:
@@ -77,22 +96,22 @@ def test_attempts_that_are_over_and_runs_that_are_gone_are_forgotten(toy: Maker)
     run.settings["exit_at_start"] = None
     run.resume()
     run.wait_end()
-    local.prune()
-    assert [entry["attempt"] for entry in local.apps()] == [2]
+    prune()
+    assert [entry.attempt for entry in apps()] == [2]
     shutil.move(run.rundir.root, run.rundir.root + "-elsewhere")
-    local.prune()
-    assert local.apps() == []
+    prune()
+    assert apps() == []
 
 
 @pytest.mark.parametrize("name", ["my-role.X_y", "n" * 63])
 def test_names_with_every_accepted_letter_run(toy: Maker, name: str) -> None:
     run = toy(nodes=1, name=name, steps=2, step_s=0.0).start()
     assert run.wait_end().state == "DONE"
-    assert local.apps()[0]["name"] == name
+    assert apps()[0].name == name
 
 
 def test_ids_are_unique_per_directory_and_attempt(toy: Maker, tmp_path: Path) -> None:
-    names = {local._app_id("toy", attempt, run) for attempt in range(1, 101) for run in ("/a/toy", "/b/toy")}
+    names = {app_id_of("toy", attempt, run) for attempt in range(1, 101) for run in ("/a/toy", "/b/toy")}
     assert len(names) == 200
 
 
@@ -105,19 +124,19 @@ def test_a_node_keeps_its_gpus_whatever_the_number_of_nodes_and_too_few_are_refu
 
 
 def test_gpus_are_named_found_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert local._gpus("0,1, 2,3") == ["0", "1", "2", "3"]
-    assert local._gpus("none") == []
+    assert devices("0,1, 2,3") == ["0", "1", "2", "3"]
+    assert devices("none") == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
-    assert local._gpus("auto") == ["4", "5"]
+    assert devices("auto") == ["4", "5"]
 
 
 def test_leftovers_of_a_killed_supervisor_are_found_by_the_next_look(toy: Maker) -> None:
     run = toy(nodes=1, steps=100_000, step_s=0.05).start()
     run.wait_step(1)
-    app = local.apps()[0]["app_id"]
+    app = apps()[0].app_id
     stray = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, "ZEPHON_APP_ID": app})
     try:
-        os.kill(run.supervisor()["pid"], 9)
+        os.kill(run.supervisor_pid(), 9)
         deadline = time.monotonic() + 10
         while run.look().state != "FAILED" and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -26,16 +26,20 @@ from zephon.run.environment import environment, write_environment
 from zephon.run.events import EventLog
 from zephon.run.progress import Progress, write_progress
 from zephon.run.specs import write_spec
+from zephon.run.state import AttemptState, Resized, write_state
 from zephon.train.metrics import ProgressFile
 
-RESIZE = {
-    "reason": "a node joined",
-    "nodes_before": 1,
-    "nodes": 2,
-    "stall_s": 0.9,
-    "lost_steps": 0,
-    "parts_s": {"drain": 0.1, "save": 0.2, "membership": 0.0, "restore": 0.5, "first_step": 0.1},
-}
+RESIZED = Resized(
+    reason="a node joined",
+    generation=2,
+    nodes_before=1,
+    nodes=2,
+    step_before=9,
+    step_after=10,
+    lost_steps=0,
+    stall_s=0.9,
+    parts_s={"drain": 0.1, "save": 0.2, "membership": 0.0, "restore": 0.5, "first_step": 0.1},
+)
 
 
 class Written:
@@ -50,9 +54,8 @@ class Written:
     def supervisor(self, **facts: Any) -> Written:
         import fcntl
 
-        state = {"app_id": "toy-0001-x", "state": "RUNNING", "message": "", "status": None, "target": 2, "generation": 1}
-        state |= {"members": ["node-0@1", "node-1@1"], "counters": {"failures": 0, "lost": 0, "resizes": 0}, "nodes": {}}
-        self.rundir.write_json("attempts", "0001", "supervisor.json", data={**state, **facts})
+        state = AttemptState(app_id="toy-0001-x", state="RUNNING", target=2, generation=1, members=("node-0@1", "node-1@1"))
+        write_state(self.rundir, 1, dataclasses.replace(state, **facts), copy=False)
         if self._lock is None:
             self._lock = open(self.rundir.path("attempts", "0001", "supervisor.lock"), "a")  # noqa: SIM115 - held by the test
             fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -82,7 +85,7 @@ def test_states_from_start_to_end(written: Written) -> None:
     assert look(written.supervisor().rundir).state == "STARTING", "no step yet"
     written.progress()
     assert look(written.rundir).state == "TRAINING"
-    assert look(written.supervisor(members=["node-0@1"]).rundir).state == "DEGRADED"
+    assert look(written.supervisor(members=("node-0@1",)).rundir).state == "DEGRADED"
     written.supervisor().progress(age_s=31.0)
     assert look(written.rundir).state == "STALLED"
     for state in ("DRAINING", "DONE", "STOPPED", "FAILED"):
@@ -198,7 +201,7 @@ def test_the_display_shows_step_loss_speed_digest_and_size_on_a_terminal_and_in_
 
 
 def test_a_resize_is_told_in_the_order_in_which_it_happens() -> None:
-    assert resize_text(RESIZE) == (
+    assert resize_text(RESIZED) == (
         "1 -> 2 nodes (a node joined): stalled 0.90 s "
         "(drain 0.10, save 0.20, membership 0.00, restore 0.50, first step 0.10), 0 steps lost"
     )

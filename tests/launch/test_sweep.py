@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.agent.toy import WORKER, Toy
+from zephon.launch.backends.local.index import apps
+from zephon.launch.backends.local.supervision import running
 from zephon.launch.cli.arguments import parse
 from zephon.launch.cli.main import main
 from zephon.launch.cli.sweep import expand, points
-from zephon.launch.start import runner
 from zephon.launch.status import look, run_names
 from zephon.run.directory import RunDir
 
@@ -49,9 +50,7 @@ def toy_sweep(toy: Toy, tmp_path: Path, *words: str) -> list[str]:
 
 
 def end_all(tmp_path: Path) -> None:
-    with runner() as torchx:
-        left = [app.app_id for app in torchx.list("local") if app.state.name in ("RUNNING", "PENDING")]
-    assert left == []
+    assert [app.app_id for app in apps() if running(app.rundir, app.attempt)] == []
 
 
 @pytest.mark.slow

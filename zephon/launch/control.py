@@ -1,52 +1,74 @@
-"""Who carries out the verbs of a run: the supervisor on this machine, or the cluster to which the attempt was submitted."""
+"""A running attempt is stopped or gets another size, and is waited for; whoever runs it does the work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable
 
-from zephon.launch.backends.local import scheduler as local
+from zephon.errors import ConfigError
+from zephon.launch.backends.registry import backend_of
+from zephon.launch.status import LIVE, RunStatus, look
 from zephon.run.directory import RunDir
 from zephon.run.events import EventReader
-from zephon.run.handle import read_handle
+from zephon.run.specs import newest_spec
+
+UNSETTLED = ("QUEUED", "STARTING")
 
 
-def scheduler_of_attempt(rundir: RunDir, attempt: int) -> str:
-    """Name of the scheduler that got the attempt; ``local`` where nothing is recorded (yet)."""
-    handle = read_handle(rundir, attempt)
-    return handle.scheduler if handle else "local"
+def stop(rundir: RunDir, *, wait_s: float | None = None) -> RunStatus:
+    """Drains the running attempt: the step is finished and saved. Waits for the end unless ``wait_s`` is 0."""
+    status = look(rundir)
+    if status.state not in LIVE:
+        return status
+    backend_of(rundir, status.attempt).stop(rundir, status.attempt)
+    if wait_s == 0:
+        return look(rundir)
+    limit = wait_s if wait_s is not None else newest_spec(rundir).elastic.drain_s + 30.0
+    return wait_for(rundir, lambda now: now.state not in LIVE, limit, "to stop")
 
 
-def read_state(rundir: RunDir, attempt: int, events: EventReader) -> dict[str, Any] | None:
-    """How the attempt stands in the words of supervisor.json; None when nobody knows it."""
-    if scheduler_of_attempt(rundir, attempt) == "kubernetes":
-        from zephon.launch.backends.kubernetes import control as kubernetes_control
+def rescale(rundir: RunDir, nodes: int, *, wait_s: float | None = None) -> RunStatus:
+    """Changes the number of nodes of a running attempt; returns when steps are made at the new size.
 
-        return kubernetes_control.read_state(rundir, attempt, events)
-    return local.read_state(rundir, attempt)
+    An attempt on this machine that has just been started takes the change after its first step.
+
+    Raises:
+        ConfigError: not possible for this run, or not settled in time.
+    """
+    spec, status = newest_spec(rundir), look(rundir)
+    backend = backend_of(rundir, status.attempt)
+    if status.state in UNSETTLED and not backend.rescales_at_once:
+        status = wait_for(rundir, lambda now: now.state not in UNSETTLED, spec.elastic.join_timeout_s, "to make its first step")
+    backend.rescale(rundir, status.attempt, nodes)
+    if wait_s == 0:
+        return look(rundir)
+    world, generation = nodes * spec.elastic.procs_per_node, status.generation
+    unchanged = status.nodes == nodes == status.target
+
+    def settled(now: RunStatus) -> bool:
+        reached = now.nodes == nodes and now.world_size == world and now.state == "TRAINING"
+        resized = now.resize is not None and now.resize.generation > generation
+        return now.state not in LIVE or (reached and (unchanged or resized))
+
+    limit = wait_s if wait_s is not None else spec.elastic.drain_s + 60.0
+    return wait_for(rundir, settled, limit, f"to settle at nodes={nodes}")
 
 
-def command(rundir: RunDir, attempt: int, message: Mapping[str, Any]) -> None:
-    """Sends one order, ``{"verb": "stop"}`` or ``{"verb": "rescale", "nodes": N}``, to whoever runs the attempt."""
-    if scheduler_of_attempt(rundir, attempt) == "kubernetes":
-        from zephon.launch.backends.kubernetes import control as kubernetes_control
+def wait_for(rundir: RunDir, test: Callable[[RunStatus], bool], limit_s: float, what: str) -> RunStatus:
+    """Asks for the run's status until a test holds.
 
-        kubernetes_control.command(rundir, attempt, message)
-    else:
-        local.command(rundir, attempt, message)
-
-
-def log_lines(rundir: RunDir, attempt: int, index: int, *, follow: bool) -> Iterable[str]:
-    """The log of one node of an attempt on a cluster."""
-    from zephon.launch.backends.kubernetes import control as kubernetes_control
-
-    return kubernetes_control.log_lines(rundir, attempt, index, follow=follow)
-
-
-def preview(rundir: RunDir, attempt: int, nodes: int) -> str:
-    """What a rescale would do to the nodes, where the scheduler can say it; empty otherwise."""
-    if scheduler_of_attempt(rundir, attempt) == "kubernetes":
-        from zephon.launch.backends.kubernetes import control as kubernetes_control
-
-        return kubernetes_control.preview(rundir, attempt, nodes)
-    return ""
+    Raises:
+        ConfigError: it did not within ``limit_s`` seconds.
+    """
+    deadline, events = time.monotonic() + limit_s, EventReader(rundir)
+    while True:
+        status = look(rundir, events=events)
+        if test(status):
+            return status
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"{status.name} took longer than {limit_s:g} s {what} (it is {status.state} at step {status.step})",
+                follows="the command would wait without end",
+                remedy="look at `status` and `logs`; the order stands and may still be carried out",
+            )
+        time.sleep(0.1)

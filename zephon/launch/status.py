@@ -1,17 +1,16 @@
-"""How a run stands, from its directory alone: state, step, speed, checkpoint, the last error."""
+"""The status of a run: state, step, speed, checkpoint, the last error; from its directory and from its backend."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from zephon.errors import ConfigError, nearest
 from zephon.exits import Exit
-from zephon.launch.control import read_state
+from zephon.launch.backends.registry import backend_of
 from zephon.run.attempt import state_home
 from zephon.run.checkpoints import completed_at, newest_checkpoint
 from zephon.run.data_end import ended_at
@@ -20,6 +19,7 @@ from zephon.run.environment import read_environment
 from zephon.run.events import Event, EventReader
 from zephon.run.progress import Progress, read_progress
 from zephon.run.specs import find_spec
+from zephon.run.state import AttemptState, Resized
 
 LIVE = ("QUEUED", "STARTING", "RUNNING", "TRAINING", "DRAINING", "DEGRADED", "STALLED", "UNKNOWN")
 
@@ -29,8 +29,9 @@ class RunStatus:
     """One look at a run.
 
     Args:
+        app_id: the newest attempt's name where it runs; empty where it was never started.
         state: QUEUED, STARTING, RUNNING (a stage other than training), TRAINING, DRAINING, DEGRADED, STALLED, DONE, STOPPED,
-            FAILED, or UNKNOWN (cannot tell).
+            FAILED, or UNKNOWN (whoever runs it does not answer).
         step, steps: optimizer steps done and wanted.
         eta_s: seconds left at the present speed, when it is known.
         checkpoint, checkpoint_age_s: step and age of the newest complete checkpoint.
@@ -42,6 +43,7 @@ class RunStatus:
 
     name: str
     url: str
+    app_id: str
     state: str
     attempt: int
     step: int = 0
@@ -63,8 +65,13 @@ class RunStatus:
     failures: int = 0
     lost: int = 0
     resizes: int = 0
-    resize: dict[str, Any] | None = None
+    resize: Resized | None = None
     stages: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def live(self) -> bool:
+        """Whether an attempt is under way, so that another one may not be started."""
+        return self.state in LIVE and self.app_id != ""
 
     @property
     def early(self) -> bool:
@@ -78,10 +85,8 @@ def look(rundir: RunDir, *, now: float | None = None, events: EventReader | None
     Raises:
         ConfigError: the directory holds no run.
     """
-    now = time.time() if now is None else now
-    events = events or EventReader(rundir)
+    now, events = time.time() if now is None else now, events or EventReader(rundir)
     attempts = rundir.attempts()
-    name = rundir.root.rstrip("/").rsplit("/", 1)[-1]
     if not attempts:
         raise ConfigError(
             f"{rundir.url} holds no run",
@@ -89,81 +94,74 @@ def look(rundir: RunDir, *, now: float | None = None, events: EventReader | None
             remedy="check the name; `zephon list` shows the runs",
         )
     attempt = attempts[-1]
-    spec = find_spec(rundir, attempt)
-    stepped, progress = _newest_progress(rundir, attempts)
-    fresh = progress if stepped == attempt else None
-    supervisor = read_state(rundir, attempt, events)
-    step, steps = progress.step if progress else 0, spec.trainer.steps if spec else 0
+    spec, (stepped, progress) = find_spec(rundir, attempt), _newest_progress(rundir, attempts)
+    submitted = backend_of(rundir, attempt).state(rundir, attempt, events)
+    state = submitted or AttemptState(app_id="", state="QUEUED")
+    steps = spec.trainer.steps if spec else 0
+    ended_early = progress.step < steps and ended_at(rundir) == progress.step
+    finished = steps > 0 and (progress.step >= steps or ended_early)
+    age = now - progress.time if stepped == attempt else None
+    stalled = age is not None and spec is not None and age > spec.elastic.stall_s
+    shown = _shown(state, stepped=age is not None, stalled=stalled, finished=finished) if submitted or not finished else "DONE"
     checkpoint = newest_checkpoint(rundir)
-    members = supervisor["members"] if supervisor else []
-    counters = (supervisor or {}).get("counters", {})
-    age = now - fresh.time if fresh else None
-    stall_s = spec.elastic.stall_s if spec else math.inf
-    ended = step < steps and ended_at(rundir) == step
-    state = _state(
-        supervisor, fresh=fresh is not None, age=age, stall_s=stall_s, finished=steps > 0 and (step >= steps or ended)
-    )
-    message = (supervisor or {}).get("message", "")
+    ended = f"the data ended after {progress.step} of {steps} steps"
     return RunStatus(
-        name=name,
+        name=rundir.root.rstrip("/").rsplit("/", 1)[-1],
         url=rundir.url,
-        state=state,
+        app_id=state.app_id,
+        state=shown,
         attempt=attempt,
-        step=step,
+        step=progress.step,
         steps=steps,
-        loss=progress.loss if progress else None,
-        tokens_per_s=progress.tokens_per_s if progress else None,
-        eta_s=fresh.left_s if fresh else None,
-        digest=progress.digest if progress else "",
-        world_size=progress.world_size if progress else 0,
-        nodes=len(members),
-        target=(supervisor or {}).get("target", 0),
-        generation=(supervisor or {}).get("generation", 0),
+        loss=progress.loss,
+        tokens_per_s=progress.tokens_per_s,
+        eta_s=progress.left_s if age is not None else None,
+        digest=progress.digest,
+        world_size=progress.world_size,
+        nodes=len(state.members),
+        target=state.target,
+        generation=state.generation,
         checkpoint=checkpoint if checkpoint >= 0 else None,
         checkpoint_age_s=now - completed_at(rundir, checkpoint) if checkpoint >= 0 else None,
         progress_age_s=age,
-        status=(supervisor or {}).get("status"),
-        message=f"the data ended after {step} of {steps} steps" if ended and state == "DONE" else message,
+        status=state.status,
+        message=ended if ended_early and shown == "DONE" else state.message,
         error=_last_error(events.of_attempt(attempt)),
-        failures=counters.get("failures", 0),
-        lost=counters.get("lost", 0),
-        resizes=counters.get("resizes", 0),
-        resize=(supervisor or {}).get("resize"),
-        stages=_stages(supervisor or {}),
+        failures=state.counts.failures,
+        lost=state.counts.lost,
+        resizes=state.counts.resizes,
+        resize=state.resized,
+        stages=_stages(state),
     )
 
 
-def _state(supervisor: dict[str, Any] | None, *, fresh: bool, age: float | None, stall_s: float, finished: bool) -> str:
-    if supervisor is None:
-        return "DONE" if finished else "QUEUED"
-    state = str(supervisor["state"])
-    if state != "RUNNING":
-        return state
-    if supervisor.get("stage", "train") not in ("", "train"):
+def _shown(state: AttemptState, *, stepped: bool, stalled: bool, finished: bool) -> str:
+    """The attempt's state; what RUNNING means is told by its stage, its steps and its members."""
+    if state.state != "RUNNING":
+        return state.state
+    if state.stage not in ("", "train"):
         return "RUNNING"
-    if not fresh:
+    if not stepped:
         return "STARTING"
-    if len(supervisor["members"]) < supervisor["target"] and not finished:  # after the last step nodes leave one by one
+    if len(state.members) < state.target and not finished:  # after the last step nodes leave one by one
         return "DEGRADED"
-    return "STALLED" if age is not None and age > stall_s else "TRAINING"
+    return "STALLED" if stalled else "TRAINING"
 
 
-def _stages(supervisor: dict[str, Any]) -> dict[str, str]:
-    """A stage that runs under a supervisor that does not was cut off."""
-    over = supervisor.get("state") not in ("STARTING", "RUNNING", "DRAINING")
-    found = supervisor.get("stages", [])
-    return {name: "interrupted" if over and state == "running" else state for name, state in found}
+def _stages(state: AttemptState) -> dict[str, str]:
+    """A stage that runs in an attempt that has ended was cut off."""
+    return {name: "interrupted" if state.ended and stage == "running" else stage for name, stage in state.stages.items()}
 
 
-def _newest_progress(rundir: RunDir, attempts: list[int]) -> tuple[int, Progress | None]:
-    """The newest attempt that has made a step, and its progress."""
+def _newest_progress(rundir: RunDir, attempts: Sequence[int]) -> tuple[int, Progress]:
+    """The newest attempt that has made a step, and its progress; attempt 0 where none has."""
     for attempt in reversed(attempts):
         if (found := read_progress(rundir, attempt)) is not None:
             return attempt, found
-    return 0, None
+    return 0, Progress(step=0, steps=0, time=0.0)
 
 
-def _last_error(events: list[Event]) -> str:
+def _last_error(events: Sequence[Event]) -> str:
     """The newest failure of an attempt in one line: who, how, why."""
     for event in reversed(events):
         details = event.details

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from zephon.errors import ConfigError
+from zephon.launch.backends.registry import backend
+from zephon.launch.config.compose import option
+from zephon.launch.config.overrides import split, to_tree
+from zephon.launch.config.schema import is_group
 from zephon.launch.status import absolute
 from zephon.run.calibration import forget_calibration
 from zephon.run.contract_file import has_contract, read_contract
 from zephon.run.directory import RunDir
 from zephon.run.environment import read_environment
 from zephon.spec.experiment import RunSpec
+from zephon.types import Json
 
 
 def placed(spec: RunSpec, rundir: RunDir) -> RunSpec:
@@ -24,7 +29,33 @@ def placed(spec: RunSpec, rundir: RunDir) -> RunSpec:
     cluster the record tells where the nodes write, and is left alone.
     """
     runs, _, name = absolute(rundir.url).rstrip("/").rpartition("/")
-    return dataclasses.replace(spec, runs=runs, name=name) if spec.scheduler.name == "local" else spec
+    return dataclasses.replace(spec, runs=runs, name=name) if backend(spec.scheduler.name).here else spec
+
+
+def changed(spec: RunSpec, words: Sequence[str], *, config_dir: str | None = None) -> RunSpec:
+    """The spec with ``key=value`` words applied; of the config groups, ``stages=`` can be chosen again."""
+    tree = spec.to_dict()
+    for text in words:
+        word = split(text)
+        if word.key == "stages" and not word.prefix:
+            _graft(tree, {"stages": option("stages", word.value or "", config_dir)})
+            continue
+        if word.prefix or is_group(word.key):
+            raise ConfigError(
+                f"{text!r} cannot change a stored experiment",
+                follows="its config groups are not composed again",
+                remedy="set single fields: KEY.FIELD=VALUE",
+            )
+        _graft(tree, to_tree(word))
+    return RunSpec.from_dict(json.loads(json.dumps(tree)))
+
+
+def _graft(tree: Json, branch: Mapping[str, object]) -> None:
+    for key, value in branch.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
+            _graft(tree[key], value)
+        else:
+            tree[key] = value
 
 
 def check_same(spec: RunSpec, stored: RunSpec) -> None:
@@ -58,7 +89,7 @@ def check_relative(spec: RunSpec, rundir: RunDir, attempt: int) -> None:
             )
 
 
-def forget_measures(rundir: RunDir, contract: Mapping[str, Any]) -> None:
+def forget_measures(rundir: RunDir, contract: Json) -> None:
     """Takes away the calibration of a run that has trained nothing and now gets another contract: it would be of other data."""
     if has_contract(rundir) and read_contract(rundir) != contract:
         forget_calibration(rundir)

@@ -15,8 +15,8 @@ class Handle:
     """One submitted attempt.
 
     Args:
-        scheduler: local, kubernetes or volcano.
-        handle: TorchX's name of the job, ``scheduler://session/app_id``.
+        scheduler: name of the backend: local or kubernetes.
+        handle: TorchX's name of the job, ``SCHEDULER://SESSION/APP``.
         worker: module that each worker runs.
         time: of the submit, in unix seconds.
     """
@@ -25,6 +25,11 @@ class Handle:
     handle: str
     worker: str
     time: float
+
+    @property
+    def app_id(self) -> str:
+        """The job's name at its scheduler."""
+        return self.handle.partition("://")[2].partition("/")[2]
 
 
 def read_handle(rundir: RunDir, attempt: int) -> Handle | None:

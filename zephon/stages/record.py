@@ -53,20 +53,24 @@ def is_current(rundir: RunDir, stage: Stage, inputs_sha256: str) -> bool:
     return done and all(rundir.exists(path) for path in stage.outputs)
 
 
-def outstanding(spec: RunSpec, rundir: RunDir) -> list[str]:
+def outstanding(spec: RunSpec, rundir: RunDir, *, here: bool) -> list[str]:
     """Stages after ``train`` that would run if the run went on now."""
     after = stages_of(spec)[spec.stages.order.index(TRAIN) + 1 :]
-    return [stage.name for stage in after if would_run(stage, spec, rundir)]
+    return [stage.name for stage in after if would_run(stage, spec, rundir, here=here)]
 
 
-def would_run(stage: Stage, spec: RunSpec, rundir: RunDir, *, files: Mapping[str, object] | None = None) -> bool:
-    """Whether the stage is not current; one whose input is not there yet is not. A cluster's is judged by what is seen here."""
-    there = spec.scheduler.name == "local"
+def would_run(stage: Stage, spec: RunSpec, rundir: RunDir, *, here: bool, files: Mapping[str, object] | None = None) -> bool:
+    """Whether the stage is not current; one whose input is not there yet is not.
+
+    Args:
+        here: the stage runs on this machine; a cluster's is judged by what is seen from here.
+        files: the datasets' files, where they are known.
+    """
     try:
-        inputs = inputs_of(stage, spec, rundir, there=there, files=files)
+        inputs = inputs_of(stage, spec, rundir, there=here, files=files)
     except ConfigError:
         return True
-    if there:
+    if here:
         return not is_current(rundir, stage, fingerprint(inputs))
     record = read_record(rundir, stage.name)
     if record is None or not is_current(rundir, stage, record.inputs_sha256):

@@ -80,21 +80,16 @@ def stages_of(spec: RunSpec) -> list[Stage]:
     return [known[name] for name in order]
 
 
-def check(spec: RunSpec) -> None:
+def check(spec: RunSpec, *, here: bool) -> None:
     """What must hold before a start.
 
+    Args:
+        here: the stages run on this machine. What only a cluster's nodes can see is theirs to refuse.
+
     Raises:
-        ConfigError: see ``stages_of``; also a function that is not there, held-out data that is missing, or a scheduler
-            whose stages nobody could see. What only a cluster's nodes can see is theirs to refuse.
+        ConfigError: see ``stages_of``; also a function that is not there, or held-out data that is missing.
     """
-    stages = stages_of(spec)
-    if spec.scheduler.name == "volcano" and len(stages) > 1:
-        raise ConfigError(
-            f"stages.order=[{','.join(spec.stages.order)}] with scheduler=volcano",
-            follows="nobody could see how its stages stand",
-            remedy="use scheduler=kubernetes, or stages=train there: the first step calibrates, trainer.eval_every evaluates",
-        )
-    for stage in stages:
+    for stage in stages_of(spec):
         if stage.name == "evaluate" and not spec.trainer.eval_data:
             raise ConfigError(
                 "stage evaluate without trainer.eval_data",
@@ -102,7 +97,7 @@ def check(spec: RunSpec) -> None:
                 remedy="name held-out datasets: trainer.eval_data.NAME.path=..., or leave evaluate out of stages.order",
             )
         if stage.name not in BUILT_IN:
-            (_check_function if spec.scheduler.name == "local" else _module_of)(stage)
+            (_check_function if here else _module_of)(stage)
             for path in stage.outputs:
                 if elsewhere(path) or ".." in path.split("/"):
                     raise ConfigError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -15,6 +14,7 @@ from rich.text import Text
 from zephon.launch.status import LIVE, RunStatus, look
 from zephon.run.directory import RunDir
 from zephon.run.events import EventReader
+from zephon.run.state import Resized
 
 _PLAIN_EVERY_S = 2.0
 
@@ -75,7 +75,7 @@ def one_line(status: RunStatus) -> str:
 
 def _worth_saying(status: RunStatus) -> bool:
     """Whether one line has room for the message: it says why nothing trains, or why a run is done before its last step."""
-    return status.early or status.state in ("QUEUED", "STARTING", "RUNNING", "DRAINING", "FAILED")
+    return status.early or status.state in ("QUEUED", "STARTING", "RUNNING", "DRAINING", "UNKNOWN", "FAILED")
 
 
 def panel(status: RunStatus) -> Table:
@@ -117,13 +117,13 @@ def stage_lines(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [f"stage {name}: {said.get(state, state)}" for name, state in changed.items()]
 
 
-def resize_text(resize: Mapping[str, Any]) -> str:
+def resize_text(resize: Resized) -> str:
     """A resize in one line: sizes, stall and its parts, steps lost."""
     order = ("drain", "save", "membership", "restore", "first_step")
-    parts = ", ".join(f"{name.replace('_', ' ')} {resize['parts_s'][name]:.2f}" for name in order)
+    parts = ", ".join(f"{name.replace('_', ' ')} {resize.parts_s[name]:.2f}" for name in order)
     return (
-        f"{resize['nodes_before']} -> {resize['nodes']} nodes ({resize['reason']}): stalled {resize['stall_s']:.2f} s "
-        f"({parts}), {resize['lost_steps']} steps lost"
+        f"{resize.nodes_before} -> {resize.nodes} nodes ({resize.reason}): stalled {resize.stall_s:.2f} s "
+        f"({parts}), {resize.lost_steps} steps lost"
     )
 
 

@@ -26,7 +26,10 @@ from rich.text import Text
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit
 from zephon.launch import start as launcher
-from zephon.launch.backends.local import scheduler as local
+from zephon.launch.backends.local.index import apps
+from zephon.launch.backends.local.request import devices
+from zephon.launch.backends.local.supervision import read_state
+from zephon.launch.backends.registry import backend
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.cli.grammar import DEFAULT_RUNS
 from zephon.launch.cli.plan import estimate
@@ -106,7 +109,7 @@ def _machine() -> Iterator[Finding]:
 
 def _experiment(spec: RunSpec, *, submitted: bool = False) -> Iterator[Finding]:
     for subject, examine_spec in _EXPERIMENT:
-        if examine_spec is _scheduler and submitted and spec.scheduler.name != "local":
+        if examine_spec is _scheduler and submitted and not backend(spec.scheduler.name).here:
             continue  # it has started this process, which has no right to ask it for anything
         yield from _guarded(subject, lambda examine_spec=examine_spec: examine_spec(spec))  # type: ignore[misc]
 
@@ -145,7 +148,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _devices() -> Iterator[Finding]:
-    gpus = local._gpus("auto")
+    gpus = devices("auto")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield Finding("devices", "ok", f"{cores} CPU cores, {len(gpus)} GPUs")
 
@@ -179,8 +182,8 @@ def _state() -> Iterator[Finding]:
     probe.write_text("x")
     probe.unlink()
     yield Finding("state directory", "ok", str(directory))
-    for entry in local.apps():
-        local.read_state(RunDir(entry["run"]), entry["attempt"])  # ends what a killed supervisor may have left
+    for entry in apps():
+        read_state(entry.rundir, entry.attempt)  # ends what a killed supervisor may have left
 
 
 def _data(spec: RunSpec) -> Iterator[Finding]:
@@ -256,13 +259,10 @@ def _writable(rundir: RunDir, need: int | None) -> Iterator[Finding]:
 
 
 def _scheduler(spec: RunSpec) -> Iterator[Finding]:
-    name = launcher.scheduler_of(spec)
-    launcher.dryrun(spec, launcher.rundir_of(spec), 1)
-    yield Finding("request", "ok", f"scheduler={name} accepts the job")
-    if name == "kubernetes":
-        with launcher.runner() as torchx:
-            count = len(torchx.list("kubernetes", launcher.options(spec)))
-        yield Finding("cluster", "ok", f"answers; {count} jobs of ours in the namespace")
+    launcher.request_of(spec, launcher.rundir_of(spec), 1)
+    yield Finding("request", "ok", f"scheduler={spec.scheduler.name} accepts the job")
+    if answer := backend(spec.scheduler.name).ping(spec):
+        yield Finding("cluster", "ok", answer)
 
 
 def _version(name: str) -> str | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from zephon.errors import ZephonError
-from zephon.launch import control
+from zephon.launch.backends.registry import backend_of
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.cli.grammar import LEVELS
 from zephon.launch.cli.views import run_of
@@ -37,7 +37,7 @@ _ERROR = re.compile(r"error|exception|traceback|critical|fatal", re.IGNORECASE)
 def logs(arguments: Arguments, console: Console) -> int:
     """Prints the newest attempt's logs; with ``--follow`` until the run ends."""
     rundir = run_of(arguments)
-    here = control.scheduler_of_attempt(rundir, rundir.attempts()[-1]) == "local"
+    here = backend_of(rundir, rundir.attempts()[-1]).here
     return (_show if here else _show_remote)(rundir, arguments, console)
 
 
@@ -93,7 +93,7 @@ def _show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     for index in [rank] if rank is not None else range(status.target):
         follow = rank is not None and arguments.follow
         try:
-            for line in control.log_lines(rundir, status.attempt, index, follow=follow):
+            for line in backend_of(rundir, status.attempt).log_lines(rundir, status.attempt, index, follow=follow):
                 if level_of(line) >= LEVELS.index(arguments.level):
                     console.print(f"node-{index} | {line.rstrip()}", markup=False, highlight=False)
         except ZephonError as error:

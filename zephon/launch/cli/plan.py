@@ -17,6 +17,7 @@ from rich.table import Table
 from zephon.errors import ConfigError
 from zephon.launch import contract as contracts
 from zephon.launch import start as launcher
+from zephon.launch.backends.registry import backend
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.config.compose import Composed, compose
 from zephon.launch.config.sources import annotated
@@ -155,7 +156,7 @@ class _Plan:
 def plan(arguments: Arguments, console: Console) -> int:
     """Prints the plan; exit status 65 when a start would be refused."""
     spec = compose(arguments.overrides, config_dir=arguments.config_dir).spec
-    stages.check(spec)
+    stages.check(spec, here=backend(spec.scheduler.name).here)
     rundir = launcher.rundir_of(spec)
     attempt = max(rundir.attempts(), default=0) + 1
     files = launcher.files_seen(spec)  # once: the listing of a large store takes its time
@@ -165,7 +166,7 @@ def plan(arguments: Arguments, console: Console) -> int:
         attempt=attempt,
         differences=launcher.contract_differences(rundir, spec, files=files),
         runs_stage=_runs_stage(spec, rundir, files),
-        request=str(launcher.dryrun(spec, rundir, attempt, arguments.worker or DEFAULT_WORKER)),
+        request=str(launcher.request_of(spec, rundir, attempt, arguments.worker or DEFAULT_WORKER)),
     )
     if arguments.json:
         print(json.dumps(_as_json(planned)))
@@ -178,9 +179,9 @@ def plan(arguments: Arguments, console: Console) -> int:
 
 def _runs_stage(spec: RunSpec, rundir: RunDir, files: Mapping[str, Json] | None) -> dict[str, bool]:
     """Which stages would run; the others are done."""
-    untrained = spec.trainer.steps > newest_checkpoint(rundir)
+    untrained, here = spec.trainer.steps > newest_checkpoint(rundir), backend(spec.scheduler.name).here
     return {
-        stage.name: untrained if stage.name == stages.TRAIN else would_run(stage, spec, rundir, files=files)
+        stage.name: untrained if stage.name == stages.TRAIN else would_run(stage, spec, rundir, here=here, files=files)
         for stage in stages.stages_of(spec)
     }
 
@@ -219,7 +220,7 @@ def _print(planned: _Plan, console: Console) -> None:
         heading("stages")
         for name, runs in planned.runs_stage.items():
             console.print(f"{name:<12} {'would run' if runs else 'done, would be skipped'}", highlight=False)
-        if spec.scheduler.name != "local":
+        if not backend(spec.scheduler.name).here:
             console.print(_WHO_RUNS_STAGES, highlight=False)
     heading(f"what a submit to scheduler={spec.scheduler.name} sends")
     console.print(planned.request, markup=False, highlight=False)

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit
+from zephon.launch import control
 from zephon.launch import start as launcher
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.cli.grammar import DEFAULT_LIMIT
@@ -149,10 +150,10 @@ def _refresh(point: Point) -> None:
 def _stop_all(swept: list[Point]) -> None:
     for point in swept:
         if point.state in LIVE:
-            launcher.stop(point.rundir, wait_s=0)
+            control.stop(point.rundir, wait_s=0)
     for point in swept:
         if point.state in LIVE:
-            point.status = launcher.stop(point.rundir)
+            point.status = control.stop(point.rundir)
             point.state = point.status.state
         elif point.state == "WAITING":
             point.state = "NOT STARTED"

@@ -13,6 +13,7 @@ from zephon.errors import ConfigError
 from zephon.exits import Exit
 from zephon.launch import control
 from zephon.launch import start as launcher
+from zephon.launch.backends.registry import backend_of
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.cli.display import follow, one_line, resize_text
 from zephon.launch.cli.grammar import DEFAULT_RUNS
@@ -39,7 +40,7 @@ def run(arguments: Arguments, console: Console) -> int:
         console.print(config_text(composed, sources=arguments.info), markup=False, highlight=False)
         return 0
     rundir = launcher.rundir_of(composed.spec)
-    if arguments.fork is None and rundir.attempts() and (status := look(rundir)).state in LIVE and status.state != "QUEUED":
+    if arguments.fork is None and rundir.attempts() and (status := look(rundir)).live:
         return _converge(composed, rundir, status, arguments, console)
     started = launcher.start(
         composed.spec,
@@ -65,7 +66,7 @@ def _converge(composed: Composed, rundir: RunDir, status: RunStatus, arguments: 
             remedy=f"stop it first ({_command('stop', status.url)}), or give it another name=",
         )
     if wanted.nodes == status.target:
-        followed = not arguments.detach and _followed(rundir, control.scheduler_of_attempt(rundir, status.attempt))
+        followed = not arguments.detach and _followed(rundir, status.attempt)
         also = "; following it" if followed else ""
         console.print(f"{status.name} is running already at nodes={wanted.nodes}{also}", highlight=False)
         return _follow(rundir, console) if followed else 0
@@ -78,21 +79,21 @@ def _after_start(started: launcher.Started, arguments: Arguments, console: Conso
         return 0
     resumed = f", going on from step {started.resumed_at}" if started.resumed_at else ""
     console.print(f"{started.rundir.url}  attempt {started.attempt}{resumed}  {started.handle}", highlight=False)
-    if arguments.detach or not _followed(started.rundir, started.handle.partition("://")[0]):
+    if arguments.detach or not _followed(started.rundir, started.attempt):
         see, logs, end = (_command(verb, started.rundir.url) for verb in ("status", "logs", "stop"))
         console.print(f"running in the background; see: {see}, {logs}, {end}", highlight=False)
         return 0
     return _follow(started.rundir, console)
 
 
-def _followed(rundir: RunDir, scheduler: str) -> bool:
+def _followed(rundir: RunDir, attempt: int) -> bool:
     """Whether there is something to follow: not where only the nodes see the run directory."""
-    return scheduler == "local" or (scheduler == "kubernetes" and os.path.dirname(rundir.root) != str(records_dir()))
+    return backend_of(rundir, attempt).here or os.path.dirname(rundir.root) != str(records_dir())
 
 
 def _follow(rundir: RunDir, console: Console) -> int:
     """Follows to the end. The first Ctrl-C drains a run of this machine; a run of a cluster goes on without this terminal."""
-    here = control.scheduler_of_attempt(rundir, rundir.attempts()[-1]) == "local"
+    here = backend_of(rundir, rundir.attempts()[-1]).here
     try:
         status = follow(rundir, console=console, every_s=0.2 if here else _CLUSTER_LOOK_S)
     except KeyboardInterrupt:
@@ -102,7 +103,7 @@ def _follow(rundir: RunDir, console: Console) -> int:
             console.print(f"the run goes on; follow it again with: {see} or {follow_logs}; end it with: {end}", highlight=False)
             return Exit.INTERRUPTED
         console.print("finishing the step and saving (Ctrl-C again leaves; the drain goes on) ...", highlight=False)
-        launcher.stop(rundir, wait_s=0)
+        control.stop(rundir, wait_s=0)
         status = follow(rundir, console=console)
     return report_end(status, console)
 
@@ -161,7 +162,7 @@ def stop(arguments: Arguments, console: Console) -> int:
     if before.state not in LIVE:
         console.print(f"{before.name} is not running: {before.state} at step {before.step} of {before.steps}", highlight=False)
         return 0
-    status = launcher.stop(rundir, wait_s=0 if arguments.no_wait else None)
+    status = control.stop(rundir, wait_s=0 if arguments.no_wait else None)
     if status.state == "FAILED":
         return report_end(status, console)
     report_end(status, console) if status.state not in LIVE else console.print(one_line(status), highlight=False)
@@ -181,11 +182,11 @@ def rescale(arguments: Arguments, console: Console) -> int:
 
 def _rescale(rundir: RunDir, nodes: int, arguments: Arguments, console: Console) -> int:
     before, began = look(rundir), time.monotonic()
-    if before.state in launcher.UNSETTLED:
+    if before.state in control.UNSETTLED:
         console.print(f"{before.name} is {before.state}; its size is changed when it makes steps", highlight=False)
-    if text := control.preview(rundir, before.attempt, nodes):
+    if text := backend_of(rundir, before.attempt).preview(rundir, before.attempt, nodes):
         console.print(text, highlight=False, markup=False)
-    status = launcher.rescale(rundir, nodes, wait_s=0 if arguments.no_wait else None)
+    status = control.rescale(rundir, nodes, wait_s=0 if arguments.no_wait else None)
     if status.state not in LIVE:
         return report_end(status, console)
     if arguments.no_wait:
@@ -193,6 +194,6 @@ def _rescale(rundir: RunDir, nodes: int, arguments: Arguments, console: Console)
         return 0
     took = time.monotonic() - began
     console.print(f"{status.name}: {status.nodes} nodes, world {status.world_size}, settled in {took:.1f} s", highlight=False)
-    if status.resize and status.resize["generation"] != (before.resize or {}).get("generation"):
+    if status.resize is not None and status.resize != before.resize:
         console.print(resize_text(status.resize), highlight=False)
     return 0

@@ -65,9 +65,9 @@ def status_table(run: RunStatus) -> Table:
 
 
 def list_runs(arguments: Arguments, console: Console) -> int:
-    from zephon.launch.backends.local import scheduler as local
+    from zephon.launch.backends.local.index import prune
 
-    local.prune()
+    prune()
     statuses = [look(RunDir(f"{arguments.runs.rstrip('/')}/{name}")) for name in run_names(arguments.runs)]
     if arguments.json:
         print(json.dumps([dataclasses.asdict(run) for run in statuses]))

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zephon.launch.backends.kubernetes.errors import ClusterError, NotFound, no_cluster, refusal, unreachable
-
-Json = dict[str, Any]
+from zephon.types import Json
 
 COLLECTIONS = {
     "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",

@@ -9,14 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.errors import ClusterError, NotFound
 from zephon.launch.backends.kubernetes.names import ATTEMPT, INDEX, ROLE, RUN
 from zephon.launch.backends.kubernetes.status import main_containers
-
-Json = dict[str, Any]
+from zephon.types import Json
 
 
 def node_log(

@@ -21,8 +21,9 @@ from zephon.launch.backends.kubernetes import names
 from zephon.launch.backends.kubernetes.facts import JobFacts, facts_of
 from zephon.launch.backends.kubernetes.options import KubernetesOptions
 from zephon.launch.backends.kubernetes.overlay import apply_overlay, changes
-from zephon.launch.backends.kubernetes.pod import Json, coordinator_template, labels, node_template, selector
+from zephon.launch.backends.kubernetes.pod import coordinator_template, labels, node_template, selector
 from zephon.launch.job import COORDINATOR_MODULE
+from zephon.types import Json
 
 # What the agent's exit status means is written in zephon/agent/entry.py.
 
@@ -36,6 +37,9 @@ class Request:
     documents: tuple[Json, ...]
     overlaid: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.to_yaml()
 
     def to_yaml(self) -> str:
         """The objects as a YAML stream that ``kubectl apply -f -`` accepts, the overlay's changes as comments above."""

@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zephon.errors import ConfigError, nearest
-
-Json = dict[str, Any]
+from zephon.types import Json
 
 TARGETS = ("job", "nodes", "pods", "config_map", "service", "coordinator")
 _TEMPLATES = {"nodes": ("job",), "pods": ("job", "coordinator")}

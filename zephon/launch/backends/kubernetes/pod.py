@@ -8,16 +8,14 @@ orphans, so that any image works without an init program, and SIGTERM still goes
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from zephon.launch.backends.kubernetes.facts import JobFacts
 from zephon.launch.backends.kubernetes.names import ATTEMPT, MANAGED_BY, ROLE, RUN, SPEC, SPEC_SHA256, label_value
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, Toleration, Volume
+from zephon.types import Json
 
 SPEC_FILE = "/etc/zephon/spec.json"
 MARGIN_S = 30
-
-Json = dict[str, Any]
 
 
 def labels(facts: JobFacts, *, role: str | None = None) -> dict[str, str]:

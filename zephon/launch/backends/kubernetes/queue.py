@@ -10,14 +10,12 @@ import contextlib
 import dataclasses
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.errors import Forbidden, NotFound
 from zephon.launch.backends.kubernetes.options import KubernetesOptions
-
-Json = dict[str, Any]
+from zephon.types import Json
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 ELASTIC_GATE = "kueue.x-k8s.io/elastic-job"

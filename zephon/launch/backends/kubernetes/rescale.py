@@ -8,15 +8,13 @@ same node count as before means try again, another one is shown to the user.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.errors import Conflict
 from zephon.launch.backends.kubernetes.names import NODES_MAX, NODES_MIN
 from zephon.launch.backends.kubernetes.queue import is_elastic, is_queued
-
-Json = dict[str, Any]
+from zephon.types import Json
 
 ATTEMPTS = 10
 

@@ -18,6 +18,8 @@ from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Schedule
 from torchx.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, Role, RoleStatus, runopts
 
 from zephon.errors import ConfigError
+from zephon.launch.appdef import ROLE
+from zephon.launch.backends.base import APP_STATES
 from zephon.launch.backends.kubernetes import names
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.errors import ClusterError, Conflict, NotFound
@@ -26,10 +28,15 @@ from zephon.launch.backends.kubernetes.manifest import Request, build, owned_by
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
 from zephon.launch.backends.kubernetes.queue import check_queue, is_queued, queue_says, set_active
 from zephon.launch.backends.kubernetes.rescale import Rescaled, check_not_ended, check_rescale, effect, rescale_job
-from zephon.launch.backends.kubernetes.status import Summary, summarize
+from zephon.launch.backends.kubernetes.status import Phase, Summary, conditions_of, summarize
+from zephon.types import Json
 
-Json = dict[str, Any]
-
+_PHASES: dict[Phase, AppState] = {
+    "Pending": AppState.PENDING,
+    "Running": AppState.RUNNING,
+    "Succeeded": AppState.SUCCEEDED,
+    "Failed": AppState.FAILED,
+}
 DELETE_MARGIN_S = 60.0
 
 
@@ -141,17 +148,21 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
             return None
         replicas = [
             ReplicaStatus(
-                id=node.index, state=node.state, role="node", hostname=node.pod, structured_error_msg=node.trouble or "<NONE>"
+                id=pod.index,
+                state=_PHASES[pod.phase],
+                role=ROLE,
+                hostname=pod.name,
+                structured_error_msg=pod.trouble or "<NONE>",
             )
-            for node in found.nodes
+            for pod in found.pods
         ]
         return DescribeAppResponse(
             app_id=app_id,
-            state=found.state,
+            state=APP_STATES[found.state],
             num_restarts=found.restarts,
             msg=found.line,
-            roles_statuses=[RoleStatus(role="node", replicas=replicas)],
-            roles=[Role(name="node", image="", num_replicas=found.wanted)],
+            roles_statuses=[RoleStatus(role=ROLE, replicas=replicas)],
+            roles=[Role(name=ROLE, image="", num_replicas=found.wanted)],
         )
 
     def summary(self, app_id: str) -> Summary | None:
@@ -171,7 +182,7 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
         return [
             ListAppResponse(
                 app_id=f"{options.namespace}:{job['metadata']['name']}",
-                state=summarize(job, []).state if _settled(job) else _coarse(job),
+                state=APP_STATES[summarize(job, []).state] if _settled(job) else _coarse(job),
                 name=job["metadata"]["labels"].get(names.RUN, ""),
             )
             for job in jobs
@@ -286,9 +297,7 @@ def _warnings(cluster: Cluster, job: Json, pods: Sequence[Json]) -> Sequence[Jso
 
 
 def _settled(job: Json) -> bool:
-    return bool(job["spec"].get("suspend")) or any(
-        condition["status"] == "True" for condition in (job.get("status") or {}).get("conditions") or []
-    )
+    return bool(job["spec"].get("suspend")) or any(condition["status"] == "True" for condition in conditions_of(job))
 
 
 def _coarse(job: Json) -> AppState:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
-
-from torchx.specs import AppState
+from typing import Literal
 
 from zephon.exits import DRAINS, MEANING, Exit
 from zephon.launch.backends.kubernetes.names import INDEX, ROLE
 from zephon.launch.backends.kubernetes.queue import STOPPED_BY_USER, Queued, is_queued
+from zephon.run.state import ENDED, State
+from zephon.types import Json
 
-Json = dict[str, Any]
+Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
+_PHASES: dict[str, Phase] = {"Running": "Running", "Succeeded": "Succeeded", "Failed": "Failed"}
 
 _BAD_WAITING = {
     "ErrImagePull": "the image cannot be pulled",
@@ -29,25 +30,29 @@ _BAD_WAITING = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Node:
-    """One pod of the Job as the user thinks of it."""
+class Pod:
+    """One pod of the Job: a node of the run."""
 
     index: int
-    pod: str
+    name: str
     uid: str
     machine: str
-    state: AppState
+    phase: Phase
     trouble: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
-    """State of a Job, the one line that explains it, further lines, and its nodes by index."""
+    """State of a Job, the one line that explains it, further lines, and its pods by index."""
 
-    state: AppState
+    state: State
     line: str
     notes: tuple[str, ...] = ()
-    nodes: tuple[Node, ...] = ()
+    pods: tuple[Pod, ...] = ()
     wanted: int = 0
     restarts: int = 0
 
@@ -70,26 +75,26 @@ def summarize(
     now, queued = now or datetime.now(UTC), queued or Queued()
     status, spec = job.get("status") or {}, job["spec"]
     wanted = int(spec.get("completions") or 0)
-    nodes = tuple(sorted((_node(pod, now) for pod in pods if _role(pod) == "node"), key=lambda node: (node.index, node.pod)))
+    nodes = tuple(sorted((_node(pod, now) for pod in pods if _role(pod) == "node"), key=lambda node: (node.index, node.name)))
     troubles = _distinct(node.trouble for node in nodes if node.trouble and _matters(node, nodes, wanted))
     short = not spec.get("suspend") and not _enough(nodes, wanted)
     refused = (_refused(warnings) or _missing(nodes, wanted)) if short else []
     notes = (*troubles, *refused, *_doubles(nodes), *_coordinator(pods, now))
-    state, line = _overall(job, nodes, wanted, queued.reason)
-    if state in (AppState.RUNNING, AppState.PENDING):
+    state, line = _ended(job, nodes) or _suspended(job, nodes, wanted, queued.reason) or _active(nodes, wanted, queued.reason)
+    if state not in ENDED:
         line = "; ".join([line, *notes[:1], *queued.warnings])
     return Summary(
         state=state,
         line=line,
         notes=(*notes, *queued.warnings),
-        nodes=nodes,
+        pods=nodes,
         wanted=wanted,
         restarts=int(status.get("failed") or 0),
     )
 
 
-def _enough(nodes: Sequence[Node], wanted: int) -> bool:
-    return sum(node.state in (AppState.RUNNING, AppState.PENDING, AppState.SUCCEEDED) for node in nodes) >= wanted
+def _enough(nodes: Sequence[Pod], wanted: int) -> bool:
+    return sum(node.phase != "Failed" for node in nodes) >= wanted
 
 
 def _refused(warnings: Sequence[Json]) -> list[str]:
@@ -99,7 +104,7 @@ def _refused(warnings: Sequence[Json]) -> list[str]:
     return [f"its pods cannot be created: {failed[-1].get('message', '')}"] if failed else []
 
 
-def _missing(nodes: Sequence[Node], wanted: int) -> list[str]:
+def _missing(nodes: Sequence[Pod], wanted: int) -> list[str]:
     """Indexes without any pod, once the Job has made its first ones."""
     there = {node.index for node in nodes}
     missing = [str(index) for index in range(wanted) if index not in there]
@@ -108,89 +113,123 @@ def _missing(nodes: Sequence[Node], wanted: int) -> list[str]:
     return [f"node {', '.join(missing)}: no pod yet; one that ended is replaced after 10 s, doubled each time"]
 
 
-def _matters(node: Node, nodes: Sequence[Node], wanted: int) -> bool:
+def _matters(node: Pod, nodes: Sequence[Pod], wanted: int) -> bool:
     """Whether a trouble is still one: not of an index that was scaled away, nor of a pod whose successor is there."""
-    over = node.state in (AppState.FAILED, AppState.SUCCEEDED)
-    followed = any(other.index == node.index and other.pod != node.pod and other.state != AppState.FAILED for other in nodes)
-    return node.index < wanted and not (over and followed)
+    followed = any(other.index == node.index and other.name != node.name and other.phase != "Failed" for other in nodes)
+    return node.index < wanted and not (node.ended and followed)
 
 
-def _overall(job: Json, nodes: Sequence[Node], wanted: int, queue_reason: str | None) -> tuple[AppState, str]:
-    conditions = {c["type"]: c for c in (job.get("status") or {}).get("conditions") or [] if c.get("status") == "True"}
-    running = sum(node.state == AppState.RUNNING for node in nodes)
+def _ended(job: Json, nodes: Sequence[Pod]) -> tuple[State, str] | None:
+    """A Job that the cluster has finished with, or is deleting."""
+    conditions = {c["type"]: c for c in conditions_of(job) if c.get("status") == "True"}
     if "Complete" in conditions:
-        return AppState.SUCCEEDED, "done"
+        return "DONE", "done"
     if failed := conditions.get("Failed") or conditions.get("FailureTarget"):
-        return AppState.FAILED, f"failed: {failed.get('reason', '')}: {failed.get('message', '')}"
+        return "FAILED", f"failed: {failed.get('reason', '')}: {failed.get('message', '')}"
     if job["metadata"].get("deletionTimestamp"):
-        return AppState.CANCELLED, f"being deleted, {len(nodes)} pods left"
-    if job["spec"].get("suspend"):
-        if nodes and any(node.state in (AppState.RUNNING, AppState.PENDING) for node in nodes):
-            return AppState.RUNNING, f"stopping: {running} of {wanted} nodes are saving their state"
-        if is_queued(job) and queue_reason != STOPPED_BY_USER:
-            return AppState.PENDING, f"waiting in the queue: {queue_reason or 'Kueue has not looked at it yet'}"
-        return AppState.CANCELLED, "stopped; resume starts it again from its last checkpoint"
+        return "STOPPED", f"being deleted, {len(nodes)} pods left"
+    return None
+
+
+def _suspended(job: Json, nodes: Sequence[Pod], wanted: int, queue_reason: str | None) -> tuple[State, str] | None:
+    """A Job that was stopped by its user, or is kept waiting by its queue."""
+    if not job["spec"].get("suspend"):
+        return None
+    if any(not node.ended for node in nodes):
+        return "DRAINING", f"stopping: {_running(nodes)} of {wanted} nodes are saving their state"
+    if is_queued(job) and queue_reason != STOPPED_BY_USER:
+        return "QUEUED", f"waiting in the queue: {queue_reason or 'Kueue has not looked at it yet'}"
+    return "STOPPED", "stopped; resume starts it again from its last checkpoint"
+
+
+def _active(nodes: Sequence[Pod], wanted: int, queue_reason: str | None) -> tuple[State, str]:
+    """A Job that may have pods: how many of them run."""
+    running = _running(nodes)
     if queue_reason and running:
-        return AppState.RUNNING, f"asked for {wanted} nodes, have {running}, the rest waits for quota: {queue_reason}"
+        return "RUNNING", f"asked for {wanted} nodes, have {running}, the others wait for quota: {queue_reason}"
     if running >= wanted:
-        return AppState.RUNNING, f"{running} nodes run"
-    done = len({node.index for node in nodes if node.state == AppState.SUCCEEDED})
+        return "RUNNING", f"{running} nodes run"
+    done = len({node.index for node in nodes if node.phase == "Succeeded"})
     also = f", {done} are done" if done else ""
-    return (AppState.RUNNING if running else AppState.PENDING), f"{running} of {wanted} nodes run{also}"
+    return ("RUNNING" if running else "STARTING"), f"{running} of {wanted} nodes run{also}"
 
 
-def _node(pod: Json, now: datetime) -> Node:
+def _running(nodes: Sequence[Pod]) -> int:
+    return sum(node.phase == "Running" for node in nodes)
+
+
+def _node(pod: Json, now: datetime) -> Pod:
     metadata, status = pod["metadata"], pod.get("status") or {}
     machine = (pod.get("spec") or {}).get("nodeName") or ""
-    state = {
-        "Running": AppState.RUNNING,
-        "Succeeded": AppState.SUCCEEDED,
-        "Failed": AppState.FAILED,
-        "Pending": AppState.PENDING,
-    }.get(status.get("phase", ""), AppState.PENDING)
+    phase = _PHASES.get(status.get("phase", ""), "Pending")
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     index = int(labels.get(INDEX, annotations.get(INDEX, -1)))
-    over = state in (AppState.FAILED, AppState.SUCCEEDED)  # its machine has answered: what is left is the controllers' to do
-    trouble = ("" if over else _hanging(pod, machine, now)) or _pod_trouble(status)
-    return Node(
+    over = phase in ("Succeeded", "Failed")  # its machine has answered: what is left is the controllers' to do
+    trouble = ("" if over else _hanging(pod, machine, now)) or _trouble(status)
+    return Pod(
         index=index,
-        pod=metadata["name"],
+        name=metadata["name"],
         uid=metadata.get("uid", ""),
         machine=machine,
-        state=state,
+        phase=phase,
         trouble=f"node {index}: {trouble}" if trouble else "",
     )
 
 
-def _pod_trouble(status: Mapping[str, Any]) -> str:
-    for condition in status.get("conditions") or []:
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            if condition.get("reason") == "SchedulingGated":
-                return "waits for quota (Kueue)"
-            return f"cannot be placed: {condition.get('message', condition.get('reason', ''))}"
-    disrupted = next(
-        (c for c in status.get("conditions") or [] if c["type"] == "DisruptionTarget" and c["status"] == "True"), None
-    )
-    if disrupted and status.get("phase") in ("Failed", "Running"):
-        return f"taken away by the cluster: {disrupted.get('reason', '')}: {disrupted.get('message', '')}"
+def _trouble(status: Json) -> str:
+    """What keeps a pod from running, in the order in which it can happen; empty where nothing does."""
+    return _unplaced(status) or _disrupted(status) or _waiting(status) or _exited(status)
+
+
+def _unplaced(status: Json) -> str:
+    placed = _condition(status, "PodScheduled", "False")
+    if placed is None:
+        return ""
+    if placed.get("reason") == "SchedulingGated":
+        return "waits for quota (Kueue)"
+    return f"cannot be placed: {placed.get('message', placed.get('reason', ''))}"
+
+
+def _disrupted(status: Json) -> str:
+    target = _condition(status, "DisruptionTarget", "True")
+    if target is None or status.get("phase") not in ("Failed", "Running"):
+        return ""
+    return f"taken away by the cluster: {target.get('reason', '')}: {target.get('message', '')}"
+
+
+def _waiting(status: Json) -> str:
+    """Any container's, a sidecar's too: the pod starts with all of them or not at all."""
     for container in status.get("containerStatuses") or []:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in _BAD_WAITING:
             return f"{_BAD_WAITING[waiting['reason']]}: {waiting.get('message', waiting['reason'])}"
-    ended = next((found for each in main_containers(status) if (found := (each.get("state") or {}).get("terminated"))), None)
-    if ended and status.get("phase") == "Failed":
-        return _ended(ended)
-    if status.get("phase") == "Failed":
-        return f"failed: {status.get('reason', '')} {status.get('message', '')}".strip()
     return ""
 
 
-def main_containers(status: Mapping[str, Any]) -> list[Json]:
+def _exited(status: Json) -> str:
+    if status.get("phase") != "Failed":
+        return ""
+    ends = [(container.get("state") or {}).get("terminated") for container in main_containers(status)]
+    end = next(filter(None, ends), None)
+    return _exit_text(end) if end else f"failed: {status.get('reason', '')} {status.get('message', '')}".strip()
+
+
+def _condition(status: Json, kind: str, value: str) -> Json | None:
+    conditions: list[Json] = status.get("conditions") or []
+    return next((each for each in conditions if each["type"] == kind and each["status"] == value), None)
+
+
+def conditions_of(job: Json) -> list[Json]:
+    """The Job's conditions; none where it has no status yet."""
+    return (job.get("status") or {}).get("conditions") or []
+
+
+def main_containers(status: Json) -> list[Json]:
     """The statuses of a pod without those of sidecars, which an overlay or the cluster may have added."""
     return [each for each in status.get("containerStatuses") or [] if each.get("name", "main") == "main"]
 
 
-def _ended(ended: Mapping[str, Any]) -> str:
+def _exit_text(ended: Json) -> str:
     code = ended.get("exitCode")
     if ended.get("reason") == "OOMKilled" or code == Exit.KILLED:
         return (
@@ -215,8 +254,8 @@ def _hanging(pod: Json, machine: str, now: datetime) -> str:
     )
 
 
-def _doubles(nodes: Sequence[Node]) -> list[str]:
-    alive = Counter(node.index for node in nodes if node.state in (AppState.RUNNING, AppState.PENDING))
+def _doubles(nodes: Sequence[Pod]) -> list[str]:
+    alive = Counter(node.index for node in nodes if not node.ended)
     return [
         f"node {index}: {count} pods at once, the older one is being fenced off" for index, count in alive.items() if count > 1
     ]
@@ -224,16 +263,10 @@ def _doubles(nodes: Sequence[Node]) -> list[str]:
 
 def _coordinator(pods: Sequence[Json], now: datetime) -> list[str]:
     found = [pod for pod in pods if _role(pod) == "coordinator"]
-    ready = any(
-        condition["type"] == "Ready" and condition["status"] == "True"
-        for pod in found
-        for condition in (pod.get("status") or {}).get("conditions") or []
-    )
+    ready = any(_condition(pod.get("status") or {}, "Ready", "True") for pod in found)
     if not found or ready:
         return []
-    trouble = next(
-        filter(None, (_hanging(pod, "", now) or _pod_trouble(pod.get("status") or {}) for pod in found)), "is starting"
-    )
+    trouble = next(filter(None, (_hanging(pod, "", now) or _trouble(pod.get("status") or {}) for pod in found)), "is starting")
     return [f"coordinator: {trouble}; the nodes train on, but cannot re-form until it is back"]
 
 

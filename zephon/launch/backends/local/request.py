@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from zephon.errors import ConfigError
+
+
+def devices(wanted: str) -> list[str]:
+    """Device ids: those named, separated by commas, those of this machine (``auto``), or none."""
+    if wanted == "none":
+        return []
+    if wanted != "auto":
+        return [each.strip() for each in wanted.split(",") if each.strip()]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [each for each in visible.split(",") if each]
+    found = Path("/proc/driver/nvidia/gpus")  # counting through CUDA would make this process unfit to fork
+    return [str(number) for number, _ in enumerate(found.iterdir())] if found.exists() else []
 
 
 def gpus_of_node(gpus: Sequence[str], index: int, procs: int) -> list[str]:

@@ -31,7 +31,7 @@ from zephon.agent.training import Training
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit, outcome_of
 from zephon.launch.backends.local.nodes import Nodes
-from zephon.launch.backends.local.processes import overwrite, write_private
+from zephon.launch.backends.local.processes import write_private
 from zephon.launch.backends.local.request import LocalRequest, gpus_of_node
 from zephon.run.attempt import hand_in_logs, place
 from zephon.run.checkpoints import newest_checkpoint
@@ -39,6 +39,7 @@ from zephon.run.directory import RunDir
 from zephon.run.events import EventLog
 from zephon.run.lease import RENEW_S, Lease
 from zephon.run.specs import read_spec
+from zephon.run.state import AttemptState, Counts, Resized, State, ended_as, write_state
 from zephon.stages.record import record_training
 from zephon.stages.stage import TRAIN, Stage, stages_of
 from zephon.stages.walk import StageEnd, Walk
@@ -57,11 +58,11 @@ class Supervisor:
         self.lease = Lease(self.rundir, holder=request.app_id, token=request.lease)
         self.training = Training(self.rundir, request.attempt, self.spec, target=request.nodes)
         self.token = secrets.token_hex(16)
-        self.state = "STARTING"
+        self.state: State = "STARTING"
         self.message = ""
         self.status: int | None = None
         self.nodes = Nodes(request, self.spec, self.events, self.place / "logs")
-        self._written: dict[str, Any] = {}
+        self._written: AttemptState | None = None
         self._server: ForkServer
         self._keeping: asyncio.Future[None]
         self.walk = Walk(stages_of(self.spec))
@@ -103,11 +104,10 @@ class Supervisor:
         finish = await self._carry_out()
         await _cancelled(self._keeping)
         control.close()
-        state = outcome_of(finish.status).upper()
         self._server.close()
         hand_in_logs(self.rundir, self.request.attempt)
-        self.lease.release()  # before the last word: whoever reads it may start the run again at once
-        self._write(state, finish.cause, finish.status)
+        self.lease.release()  # before the end is written: who reads that may start the run again at once
+        self._write(ended_as(finish.status), finish.cause, finish.status)
         self.events.write("supervisor_ended", status=finish.status, cause=finish.cause)
         return finish.status
 
@@ -258,40 +258,32 @@ class Supervisor:
         if self._facts() != self._written:
             self._write()
 
-    def _facts(self) -> dict[str, Any]:
-        members = self.training.membership
-        return {
-            "state": self.state,
-            "message": self.message,
-            "status": self.status,
-            "target": self.nodes.target,
-            "members": [name for name in members.members if name in members.nodes] if members.active else [],
-            "rerendezvous": members.rerendezvous.reason if members.rerendezvous else "",
-            "generation": members.generation,
-            "resize": self.training.last_resize,
-            "counters": dataclasses.asdict(members.counters),
-            "stage": self.walk.stage,
-            "stages": [] if self.walk.alone else [[*entry] for entry in self.walk.states.items()],
-            "nodes": self.nodes.pids(),
-        }
+    def _facts(self) -> AttemptState:
+        members, resized = self.training.membership, self.training.last_resize
+        counters = members.counters
+        return AttemptState(
+            app_id=self.request.app_id,
+            state=self.state,
+            message=self.message,
+            status=self.status,
+            target=self.nodes.target,
+            members=tuple(name for name in members.members if name in members.nodes) if members.active else (),
+            generation=members.generation,
+            resized=Resized.from_json(resized) if resized is not None else None,
+            counts=Counts(failures=counters.failures, lost=counters.lost, resizes=counters.resizes),
+            stage=self.walk.stage,
+            stages={} if self.walk.alone else dict(self.walk.states),
+            pid=os.getpid(),
+            agents=self.nodes.pids(),
+        )
 
-    def _write(self, state: str | None = None, message: str | None = None, status: int | None = None) -> None:
+    def _write(self, state: State | None = None, message: str | None = None, status: int | None = None) -> None:
         self.state = state or self.state
         self.message = message if message is not None else self.message
         self.status = status if status is not None else self.status
         before, self._written = self._written, self._facts()
-        data = {
-            "app_id": self.request.app_id,
-            "pid": os.getpid(),
-            "time": time.time(),
-            **self._written,
-        }
-        try:
-            RunDir(str(self.place)).write_json("supervisor.json", data=data)
-        except OSError:
-            overwrite(str(self.place / "supervisor.json"), data)
-        if not self.rundir.local and before != self._written:
-            self.rundir.write_json(*self.where, "supervisor.json", data=data)
+        state_now = dataclasses.replace(self._written, time=time.time())
+        write_state(self.rundir, self.request.attempt, state_now, copy=before != self._written)
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torchx.runner import Runner
@@ -15,7 +13,7 @@ from torchx.runner import Runner
 from tests.kubernetes.conftest import Plane, until
 from tests.kubernetes.samples import sample_app
 from zephon.errors import ConfigError
-from zephon.launch.backends.kubernetes import control
+from zephon.launch.backends.kubernetes.backend import KubernetesBackend
 from zephon.launch.backends.kubernetes.scheduler import create_scheduler
 from zephon.launch.status import look
 from zephon.run.attempt_stages import AttemptStages, write_attempt_stages
@@ -25,7 +23,19 @@ from zephon.run.events import EventLog, EventReader
 from zephon.run.generation import Generation, write_generation
 from zephon.run.handle import Handle, write_handle
 from zephon.run.progress import Progress, write_progress
+from zephon.run.state import AttemptState, Counts, Resized
 
+RESIZED = Resized(
+    reason="a node joined",
+    generation=2,
+    nodes_before=1,
+    nodes=2,
+    step_before=9,
+    step_after=10,
+    lost_steps=0,
+    stall_s=0.9,
+    parts_s={"drain": 0.1, "save": 0.2, "membership": 0.0, "restore": 0.5, "first_step": 0.1},
+)
 pytestmark = pytest.mark.kubernetes
 
 
@@ -33,7 +43,7 @@ class Run:
     """A submitted attempt and its run directory."""
 
     def __init__(self, plane: Plane, directory: Path) -> None:
-        self.plane, self.namespace = plane, plane.namespace()
+        self.plane, self.namespace, self.backend = plane, plane.namespace(), KubernetesBackend()
         volumes = {"runs": {"mount": "/runs", "empty_dir": "1Gi"}}
         options = {"namespace": self.namespace, "kubeconfig": plane.kubeconfig(), "volumes": volumes}
         with Runner("test", {"kubernetes": create_scheduler}) as runner:
@@ -51,8 +61,8 @@ class Run:
         }
         self.rundir.write_json(*where, "spec.json", data=spec)
 
-    def state(self) -> dict[str, Any]:
-        return control.read_state(self.rundir, 1, EventReader(self.rundir))
+    def state(self) -> AttemptState:
+        return self.backend.state(self.rundir, 1, EventReader(self.rundir))
 
     def running(self) -> list[str]:
         """Reports all pods as running; returns their names as the coordinator knows them."""
@@ -67,82 +77,77 @@ class Run:
         def look() -> tuple[str, str]:
             self.plane.ends_deleted_pods(self.namespace)
             found = self.state()
-            return found["state"], found["message"]
+            return found.state, found.message
 
         until(f"{state} {message}", look, holds=lambda seen: seen[0] == state and message in seen[1])
 
 
 @pytest.fixture
-def run(plane: Plane, tmp_path: Path) -> Iterator[Run]:
-    control._connected.cache_clear()
-    yield Run(plane, tmp_path / "exp1")
-    control._connected.cache_clear()
+def run(plane: Plane, tmp_path: Path) -> Run:
+    return Run(plane, tmp_path / "exp1")
 
 
 def test_the_states_from_start_to_deletion(run: Run) -> None:
-    assert run.state()["state"] == "STARTING"
+    assert run.state().state == "STARTING"
     names = run.running()
     write_generation(run.rundir, Generation(attempt=1, generation=3, nodes=tuple(names), world_size=2, time=time.time()))
     found = run.state()
-    assert (found["state"], found["members"], found["target"], found["generation"]) == ("RUNNING", names, 2, 3)
-    control.command(run.rundir, 1, {"verb": "stop"})
-    assert run.state()["state"] == "DRAINING"
+    assert (found.state, found.members, found.target, found.generation) == ("RUNNING", tuple(names), 2, 3)
+    run.backend.stop(run.rundir, 1)
+    assert run.state().state == "DRAINING"
     run.until_state("STOPPED")
-    control.command(run.rundir, 1, {"verb": "resume"})
+    assert run.backend.resume(run.rundir, 1)
     run.until_state("STARTING")
     run.plane.kubectl("delete", "job", "exp1-1", "-n", run.namespace, "--wait=false")
     run.until_state("STOPPED", "no longer in the cluster")
+    assert not run.backend.resume(run.rundir, 1), "only a new attempt can go on"
+    run.backend.discard(run.rundir, 1)
     write_progress(run.rundir, 1, Progress(step=7, steps=9, time=time.time()))
-    assert run.state()["state"] == "STOPPED"
+    assert run.state().state == "STOPPED"
     write_data_end(run.rundir, DataEnd(step=7, steps=9, attempt=1))
-    assert run.state()["state"] == "DONE", "there is no more data"
+    assert run.state().state == "DONE", "there is no more data"
     write_progress(run.rundir, 1, Progress(step=9, steps=9, time=time.time()))
-    assert run.state()["state"] == "DONE"
+    assert run.state().state == "DONE"
 
 
 def test_a_rescale_says_what_happens_and_the_target_follows(run: Run) -> None:
-    assert control.preview(run.rundir, 1, 4) == "nodes 0..1 stay, 2..3 join"
-    assert control.command(run.rundir, 1, {"verb": "rescale", "nodes": 4}) == "nodes 0..1 stay, 2..3 join"
-    assert run.state()["target"] == 4
+    assert run.backend.preview(run.rundir, 1, 4) == "nodes 0..1 stay, 2..3 join"
+    run.backend.rescale(run.rundir, 1, 4)
+    assert run.state().target == 4
     for nodes, message in ((3, "does not divide the 8 lanes"), (9, "does not divide"), (0, "use stop")):
         with pytest.raises(ConfigError, match=message):
-            control.command(run.rundir, 1, {"verb": "rescale", "nodes": nodes})
-    assert run.state()["target"] == 4
+            run.backend.rescale(run.rundir, 1, nodes)
+    assert run.state().target == 4
 
 
 def test_the_coordinators_stages_are_shown_and_a_size_is_changed_only_while_it_trains(run: Run) -> None:
-    assert run.state()["stages"] == [], "training is all"
+    assert run.state().stages == {}, "training is all"
     where = ("attempts", "0001")
     spec = run.rundir.read_json(*where, "spec.json")
     run.rundir.write_json(*where, "spec.json", data={**spec, "stages": {"order": ["doctor", "train"]}})
-    assert run.state()["stages"] == [["doctor", "waiting"], ["train", "waiting"]]
+    assert run.state().stages == {"doctor": "waiting", "train": "waiting"}
     (first, _) = run.running()
     known = AttemptStages(stage="doctor", node=first, token=1, states={"doctor": "running", "train": "waiting"})
     write_attempt_stages(run.rundir, 1, known)
     found = run.state()
-    assert (found["state"], found["stage"], found["stages"]) == (
+    assert (found.state, found.stage, found.stages) == (
         "RUNNING",
         "doctor",
-        [["doctor", "running"], ["train", "waiting"]],
+        {"doctor": "running", "train": "waiting"},
     )
-    assert found["message"].startswith(f"stage doctor on {first.split('@')[0]}; 2 nodes run")
+    assert found.message.startswith(f"stage doctor on {first.split('@')[0]}; 2 nodes run")
     assert look(run.rundir).state == "RUNNING"
     with pytest.raises(ConfigError, match="the run is in stage doctor"):
-        control.command(run.rundir, 1, {"verb": "rescale", "nodes": 4})
-    control.command(run.rundir, 1, {"verb": "stop"})
+        run.backend.rescale(run.rundir, 1, 4)
+    run.backend.stop(run.rundir, 1)
     run.until_state("STOPPED")
-    assert run.state()["stages"] == [["doctor", "stopped"], ["train", "waiting"]]
+    assert run.state().stages == {"doctor": "stopped", "train": "waiting"}
     run.plane.kubectl("delete", "job", "exp1-1", "-n", run.namespace, "--cascade=orphan")
     write_progress(run.rundir, 1, Progress(step=9, steps=9, time=time.time()))
-    assert run.state()["state"] == "STOPPED", "all steps are done, but not all stages"
+    assert run.state().state == "STOPPED", "all steps are done, but not all stages"
     ended = dataclasses.replace(known, states={"doctor": "skipped", "train": "done"})
     write_attempt_stages(run.rundir, 1, ended)
-    assert run.state()["state"] == "DONE"
-
-
-def test_an_unknown_verb_is_refused(run: Run) -> None:
-    with pytest.raises(ConfigError, match="verb 'explode' is unknown"):
-        control.command(run.rundir, 1, {"verb": "explode"})
+    assert run.state().state == "DONE"
 
 
 def test_the_history_of_an_attempt_is_counted_from_its_events(run: Run) -> None:
@@ -150,14 +155,14 @@ def test_the_history_of_an_attempt_is_counted_from_its_events(run: Run) -> None:
     first.write("rerendezvous", reason="lost node")
     first.write("rerendezvous", reason="a node joined")
     first.write("workers_exited", error={"rank": 0})
-    first.write("resized", generation=2)
-    second.write("resized", generation=9)
+    first.write("resized", **dataclasses.asdict(RESIZED))
+    second.write("resized", **dataclasses.asdict(dataclasses.replace(RESIZED, generation=9)))
     found = run.state()
-    assert found["counters"] == {"failures": 1, "lost": 1, "resizes": 1}
-    assert found["resize"]["generation"] == 2
+    assert found.counts == Counts(failures=1, lost=1, resizes=1)
+    assert found.resized == RESIZED
 
 
-def test_a_cluster_that_does_not_answer_is_no_failed_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_answer_is_no_failed_run(run: Run) -> None:
     write_generation(run.rundir, Generation(attempt=1, generation=3, nodes=("a", "b"), world_size=2, time=time.time()))
     spec = run.rundir.read_json("attempts", "0001", "spec.json")
     config = json.loads(Path(spec["scheduler"]["options"]["kubeconfig"]).read_text())
@@ -166,13 +171,11 @@ def test_a_cluster_that_does_not_answer_is_no_failed_run(run: Run, monkeypatch: 
     elsewhere.write_text(json.dumps(config))
     spec["scheduler"]["options"]["kubeconfig"] = str(elsewhere)
     run.rundir.write_json("attempts", "0001", "spec.json", data=spec)
-    monkeypatch.setattr(control, "_LOOK_RETRY_S", 0.5)
-    found = run.state()
-    assert found["state"] == "RUNNING"
-    assert found["members"] == ["a", "b"]
-    assert "the cluster does not answer" in found["message"]
+    found = KubernetesBackend(state_retry_s=0.5).state(run.rundir, 1, EventReader(run.rundir))
+    assert (found.state, found.members) == ("UNKNOWN", ("a", "b"))
+    assert "the cluster does not answer" in found.message
 
 
 def test_logs_come_from_the_cluster_of_the_attempt(run: Run) -> None:
     """No kubelet plays here, so there is no line; but the right Job was found with the attempt's own kubeconfig."""
-    assert list(control.log_lines(run.rundir, 1, 0, follow=False)) == []
+    assert list(run.backend.log_lines(run.rundir, 1, 0, follow=False)) == []

@@ -1,4 +1,4 @@
-"""TorchX's own scheduler and command line: both doors give whole, known documents without a cluster."""
+"""The component through TorchX's own command line and scheduler: whole, known documents without a cluster."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import yaml
-from torchx.runner import Runner
+import pytest
 
 from tests.kubernetes.conftest import ROOT
-from tests.kubernetes.samples import assert_golden, sample_app
-from zephon.launch.backends.volcano import create_scheduler
+from tests.kubernetes.samples import assert_golden
 
 SPEC = {
     "name": "exp1",
@@ -32,26 +30,20 @@ def settled(text: str) -> str:
     return re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "SESSION", text)
 
 
-def test_a_volcano_job_has_a_coordinator_and_restarts_single_pods() -> None:
-    with Runner("test", {"volcano": create_scheduler}) as runner:
-        text = str(runner.dryrun(sample_app(nodes=2), "volcano", {"queue": "team"}).request)
-    assert_golden("volcano.yaml", settled(text))
-    tasks = yaml.safe_load(text)["spec"]["tasks"]
-    job = yaml.safe_load(text)["metadata"]["name"]
-    assert [task["name"] for task in tasks] == ["node-0", "node-1", "coordinator-0"]
-    env = {item["name"]: item["value"] for item in tasks[0]["template"]["spec"]["containers"][0]["env"]}
-    assert env["ZEPHON_ENDPOINT"] == f"{job}-coordinator-0-0.{job}:29400"
-    assert {"event": "PodEvicted", "action": "RestartTask"} in tasks[0]["policies"]
-
-
-def test_torchx_own_command_line_renders_the_component(tmp_path: Path) -> None:
+@pytest.mark.parametrize("coordinator", [False, True])
+def test_torchx_own_scheduler_takes_the_component(tmp_path: Path, coordinator: bool) -> None:
+    """TorchX's Kubernetes scheduler makes a Volcano job; with a coordinator's role the nodes have somebody to meet."""
     (tmp_path / "spec.json").write_text(json.dumps(SPEC))
     command = [
         *(sys.executable, "-m", "torchx.cli.main", "run", "-s", "kubernetes", "--dryrun", "--workspace="),
         *("-cfg", "queue=default,validate_spec=False", f"{ROOT / 'launch' / 'components.py'}:elastic"),
         *("--spec", str(tmp_path / "spec.json"), "--run", "s3://bucket/exp1"),
+        *(("--coordinator", "True") if coordinator else ()),
     ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    request = done.stdout[done.stdout.index("=== SCHEDULER REQUEST ===") :]
-    assert_golden("torchx-cli.yaml", settled(request))
+    request = settled(done.stdout[done.stdout.index("=== SCHEDULER REQUEST ===") :])
+    assert_golden("volcano.yaml" if coordinator else "torchx-cli.yaml", request)
+    names = set(re.findall(r"(?m)^ +(?:- )?name: (\w+-[01])$", request))
+    assert names == {"node-0", "node-1", *(["coordinator-0"] if coordinator else [])}
+    assert ("value: exp1-SUFFIX-coordinator-0-0.exp1-SUFFIX:29400" in request) is coordinator

@@ -18,12 +18,15 @@ import pytest
 
 from tests.agent.toy import WORKER, Toy, processes_of, toy_spec
 from zephon.errors import ConfigError, ContractError
+from zephon.launch import control
 from zephon.launch import start as session
-from zephon.launch.backends.local import scheduler as local
+from zephon.launch.backends.local.index import apps
 from zephon.launch.status import LIVE
+from zephon.launch.stored import changed
 from zephon.run.directory import RunDir
 from zephon.run.environment import read_environment
 from zephon.run.lease import read_lease
+from zephon.run.specs import new_attempt
 
 Maker = Callable[..., Toy]
 pytestmark = pytest.mark.slow  # every test starts real agents, which import torch
@@ -33,7 +36,7 @@ LONG = 100_000
 def test_a_stopped_run_is_resumed_from_its_record_alone_and_a_finished_one_is_left_alone(toy: Maker) -> None:
     run = toy(nodes=1, steps=30, step_s=0.05).start()
     run.wait_step(4)
-    assert session.stop(run.rundir).resizes == 0, "a stop is no resize"
+    assert control.stop(run.rundir).resizes == 0, "a stop is no resize"
     with pytest.raises(ContractError, match=r"data\.seed is 0 in the run and 5 now"):
         run.resume("data.seed=5")
     run.resume("nodes=2", "trainer.microbatch_size=4")
@@ -59,7 +62,7 @@ def test_a_run_goes_on_where_its_directory_lies_now_from_any_working_directory(
 ) -> None:
     run = toy(nodes=1, steps=30, step_s=0.05).start()
     run.wait_step(4)
-    trained = session.stop(run.rundir).step
+    trained = control.stop(run.rundir).step
     moved, elsewhere = tmp_path / "archive" / "renamed", tmp_path / "elsewhere"
     for directory in (moved.parent, elsewhere):
         directory.mkdir()
@@ -99,7 +102,7 @@ def test_a_running_run_cannot_be_resumed_or_started_again_and_a_stranger_is_refu
 def test_of_two_resumes_in_one_moment_one_wins_and_the_other_is_shown_the_holder(toy: Maker) -> None:
     run = toy(nodes=1, steps=LONG, step_s=0.05).start()
     run.wait_step(1)
-    session.stop(run.rundir)
+    control.stop(run.rundir)
     outcomes: list[str] = []
 
     def resume() -> None:
@@ -123,7 +126,7 @@ def test_eight_starts_at_once_make_eight_attempts(tmp_path: Path) -> None:
     spec = toy_spec(tmp_path)
     rundir = session.rundir_of(spec)
     made: list[int] = []
-    threads = [threading.Thread(target=lambda: made.append(session._new_attempt(rundir, spec, {}))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: made.append(new_attempt(rundir, spec))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -136,16 +139,16 @@ def test_a_fork_starts_from_the_parents_checkpoint_and_records_the_change(
 ) -> None:
     spec = toy_spec(tmp_path, name="parent")
     rundir = session.rundir_of(spec)
-    from zephon.launch.contract import contract_of
+    from zephon.launch.contract import Difference, contract_of
 
     rundir.write_json("contract.json", data=contract_of(spec))
     rundir.write_json("checkpoints", "step-00000010", "COMPLETE", data={})
-    other = session.changed(spec, ["data.seed=9"])
+    other = changed(spec, ["data.seed=9"])
     forked, parent = session._forked(other, "child")
     assert forked.name == "child"
     assert forked.model.init_from == session.rundir_of(forked).path("parent")
-    assert (parent["step"], parent["run"]) == (10, rundir.url)
-    assert parent["changes"] == [{"kind": "pinned", "field": "data.seed", "run": 0, "now": 9}]
+    assert (parent.step, parent.run) == (10, rundir.url)
+    assert parent.changes == (Difference("pinned", "data.seed", 0, 9),)
 
 
 @pytest.mark.slow
@@ -157,8 +160,8 @@ def test_a_fork_trains_on_from_its_parents_weights_with_other_data(tmp_path: Pat
     spec = compose([*words, "pipeline.context_length=16", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]).spec
     losses = []
     for name, changes in (("parent", []), ("child", ["data.seed=5"])):
-        started = session.start(session.changed(spec, changes), fork=name if changes else None)
-        ended = session.wait_for(started.rundir, lambda now: now.state not in LIVE, 120, "to end")
+        started = session.start(changed(spec, changes), fork=name if changes else None)
+        ended = control.wait_for(started.rundir, lambda now: now.state not in LIVE, 120, "to end")
         assert (ended.state, ended.step) == ("DONE", 3), ended
         metrics = Path(started.rundir.path("metrics.jsonl")).read_text().splitlines()
         losses.append([json.loads(line)["loss"] for line in metrics])
@@ -169,12 +172,12 @@ def test_a_fork_trains_on_from_its_parents_weights_with_other_data(tmp_path: Pat
 
 def test_stored_experiments_change_by_single_fields_only(tmp_path: Path) -> None:
     spec = toy_spec(tmp_path)
-    assert session.changed(spec, ["nodes=3", "elastic.drain_s=7"]) == dataclasses.replace(
+    assert changed(spec, ["nodes=3", "elastic.drain_s=7"]) == dataclasses.replace(
         spec, nodes=3, elastic=dataclasses.replace(spec.elastic, drain_s=7.0)
     )
     for word in ("tokenizer=bytes", "nodess=3", "nodes=x", "+nodes=3"):
         with pytest.raises(ConfigError):
-            session.changed(spec, [word])
+            changed(spec, [word])
 
 
 def command(run: Toy, *argv: str) -> list[str]:
@@ -224,7 +227,7 @@ def test_a_closed_terminal_and_a_killed_launcher_leave_the_run_running(toy: Make
     reached = run.look().step
     status = run.wait_step(reached + 5)
     assert status.state == "TRAINING"
-    app = local.apps()[0]["app_id"]
+    app = apps()[0].app_id
     assert len(processes_of(app)) >= 4
     shown = subprocess.run(command(run, "status", "toy", "--json"), capture_output=True, check=True)
     assert json.loads(shown.stdout)["state"] == "TRAINING"
@@ -251,7 +254,7 @@ def test_the_same_command_with_another_size_rescales_the_running_run(toy: Maker,
 
 def test_a_run_that_has_just_been_started_takes_a_rescale_after_its_first_step(toy: Maker) -> None:
     run = toy(nodes=1, steps=LONG, step_s=0.05).start()
-    status = session.rescale(run.rundir, 2)
+    status = control.rescale(run.rundir, 2)
     assert (status.nodes, status.world_size, status.state) == (2, 2, "TRAINING")
     assert status.resizes == 1
 

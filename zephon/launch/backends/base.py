@@ -1,0 +1,111 @@
+"""What a backend is: whoever carries out the attempts of a run. Each is one object; ``backends.backend(name)`` finds it.
+
+    Job ──request──► what a submit sends (a dry run)          AttemptState ◄──state── an attempt
+    Job ──submit───► handle, kept beside the attempt          stop, rescale, resume, discard ──► an attempt
+
+Nothing outside launch/backends asks for a backend's name: it asks the object what it can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from torchx.runner import Runner
+from torchx.schedulers.api import Scheduler
+from torchx.specs import AppDryRunInfo, AppState
+
+from zephon.launch.appdef import app_def
+from zephon.launch.job import Job
+from zephon.run.directory import RunDir
+from zephon.run.events import EventReader
+from zephon.run.lease import Lease
+from zephon.run.state import AttemptState, State
+from zephon.spec.experiment import RunSpec
+
+APP_STATES: dict[State, AppState] = {
+    "QUEUED": AppState.PENDING,
+    "STARTING": AppState.PENDING,
+    "RUNNING": AppState.RUNNING,
+    "DRAINING": AppState.RUNNING,
+    "UNKNOWN": AppState.UNKNOWN,
+    "DONE": AppState.SUCCEEDED,
+    "STOPPED": AppState.CANCELLED,
+    "FAILED": AppState.FAILED,
+}
+"""Our states in TorchX's terms."""
+
+
+class Backend(Protocol):
+    """The attempts of one kind of scheduler.
+
+    Attributes:
+        name: value of ``scheduler.name``.
+        here: its nodes run on this machine: they see the paths, data and packages that this process sees, and a run that is
+            followed in the foreground ends with it.
+        rescales_at_once: a new size is accepted in every state; otherwise only when the attempt makes steps.
+    """
+
+    name: str
+    here: bool
+    rescales_at_once: bool
+
+    def request(self, job: Job) -> object:
+        """Exactly what a submit would send; ``str`` shows it. Nothing is started, and no cluster is needed.
+
+        Raises:
+            ConfigError: the job or an option cannot work.
+        """
+
+    def submit(self, job: Job, lease: Lease) -> str:
+        """Sends it and returns TorchX's handle. The run's lease is the backend's from now on: kept, or released."""
+
+    def ping(self, spec: RunSpec) -> str:
+        """What answers where the spec's jobs would run, in a few words; empty where nobody needs to."""
+
+    def state(self, rundir: RunDir, attempt: int, events: EventReader) -> AttemptState | None:
+        """How the attempt is; None where it was never started. UNKNOWN where nobody answers.
+
+        Args:
+            events: the run's; who asks again and again keeps it, so that each event is read once.
+        """
+
+    def stop(self, rundir: RunDir, attempt: int) -> None:
+        """Asks for a drain: the step is finished and saved. Does not wait."""
+
+    def rescale(self, rundir: RunDir, attempt: int, nodes: int) -> None:
+        """Sets the number of nodes. Does not wait.
+
+        Raises:
+            ConfigError: not possible for this attempt, or not now.
+        """
+
+    def preview(self, rundir: RunDir, attempt: int, nodes: int) -> str:
+        """What a rescale would do to the nodes, where that can be said; empty otherwise. Refuses what it would refuse."""
+
+    def resume(self, rundir: RunDir, attempt: int) -> bool:
+        """Lets a stopped attempt go on as the same one; False where only a new attempt can."""
+
+    def discard(self, rundir: RunDir, attempt: int) -> None:
+        """Removes what a stopped attempt has left where it ran, so that a new one can take its place."""
+
+    def log_lines(self, rundir: RunDir, attempt: int, node: int, *, follow: bool) -> Iterable[str]:
+        """The log of one node, with newlines."""
+
+
+class Torchx:
+    """Submits to one TorchX scheduler, with the options of a spec; no entry points are read."""
+
+    def __init__(self, name: str, factory: Callable[..., Scheduler[Any]]) -> None:
+        self.name, self._factory = name, factory
+
+    def runner(self) -> Runner:
+        return Runner("zephon", {self.name: self._factory})
+
+    def request(self, job: Job, options: Mapping[str, Any]) -> AppDryRunInfo[Any, Any]:
+        with self.runner() as runner:
+            return runner.dryrun(app_def(job), self.name, dict(options))
+
+    def submit(self, job: Job, options: Mapping[str, Any]) -> str:
+        with self.runner() as runner:
+            return str(runner.schedule(runner.dryrun(app_def(job), self.name, dict(options))))

@@ -1,0 +1,227 @@
+"""The backend ``kubernetes``: a plain Indexed Job per attempt, whose state is put together from two places.
+
+    run directory   members, generation, stages, history: where the coordinator and the nodes write them
+    API server      everything else: the Job, its pods, and why they wait
+
+A cluster that does not answer is not a failed job: its state is UNKNOWN, beside what the run directory says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from zephon.agent.rules import allowed_nodes
+from zephon.errors import ConfigError
+from zephon.exits import Exit
+from zephon.launch.backends.base import Torchx
+from zephon.launch.backends.kubernetes.errors import ClusterError, NotFound
+from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
+from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler, create_scheduler
+from zephon.launch.backends.kubernetes.status import Summary
+from zephon.launch.job import Job
+from zephon.run.attempt_stages import read_attempt_stages
+from zephon.run.data_end import ended_at
+from zephon.run.directory import RunDir
+from zephon.run.events import Event, EventReader
+from zephon.run.generation import read_generation
+from zephon.run.handle import read_handle
+from zephon.run.lease import Lease
+from zephon.run.progress import read_progress
+from zephon.run.specs import read_spec
+from zephon.run.state import AttemptState, Counts, Resized
+from zephon.run.stop import write_stop
+from zephon.run.target import write_target
+from zephon.spec.experiment import RunSpec
+from zephon.stages.stage import TRAIN
+
+_COMMAND_RETRY_S = 60.0
+
+
+class KubernetesBackend:
+    """See ``Backend``.
+
+    Args:
+        state_retry_s: how long to wait for an API server that does not answer before the state is called UNKNOWN.
+    """
+
+    name = "kubernetes"
+    here = False
+    rescales_at_once = True
+
+    def __init__(self, *, state_retry_s: float = 10.0) -> None:
+        self._state_retry_s = state_retry_s
+        self._torchx = Torchx(self.name, create_scheduler)
+        self._schedulers: dict[tuple[object, ...], KubernetesScheduler] = {}
+
+    def request(self, job: Job) -> object:
+        return self._torchx.request(job, job.spec.scheduler.options).request
+
+    def submit(self, job: Job, lease: Lease) -> str:
+        handle = self._torchx.submit(job, job.spec.scheduler.options)
+        lease.release()  # the job on the cluster is its own holder; a laptop's clock must not be
+        return handle
+
+    def ping(self, spec: RunSpec) -> str:
+        scheduler = self._connected(options_from(spec.scheduler.options), _COMMAND_RETRY_S)
+        return f"answers; {len(scheduler.list())} jobs of ours in the namespace"
+
+    def state(self, rundir: RunDir, attempt: int, events: EventReader) -> AttemptState:
+        scheduler, app_id = self._scheduler(rundir, attempt, retry_s=self._state_retry_s)
+        recorded = _recorded(rundir, attempt, app_id, events.of_attempt(attempt))
+        try:
+            summary = scheduler.summary(app_id)
+        except ClusterError as error:
+            unknown = dataclasses.replace(recorded, state="UNKNOWN", message=f"the cluster does not answer: {error.what}")
+            return _in_stage(unknown, rundir, attempt)
+        if summary is None:
+            return _gone(recorded, rundir, attempt)
+        return _in_stage(_with_summary(recorded, summary), rundir, attempt)
+
+    def stop(self, rundir: RunDir, attempt: int) -> None:
+        scheduler, app_id = self._scheduler(rundir, attempt)
+        scheduler.stop(app_id)
+        with contextlib.suppress(OSError):  # without this note a resume within minutes looks like a replaced node
+            write_stop(rundir, attempt)
+
+    def rescale(self, rundir: RunDir, attempt: int, nodes: int) -> None:
+        scheduler, app_id = self._scheduler(rundir, attempt)
+        _check_size(rundir, attempt, nodes)
+        scheduler.rescale(app_id, nodes)
+        with contextlib.suppress(OSError):  # the coordinator has no right to read the Job; without this it may gather in steps
+            write_target(rundir, attempt, nodes)
+
+    def preview(self, rundir: RunDir, attempt: int, nodes: int) -> str:
+        scheduler, app_id = self._scheduler(rundir, attempt)
+        _check_size(rundir, attempt, nodes)
+        return scheduler.preview(app_id, nodes)
+
+    def resume(self, rundir: RunDir, attempt: int) -> bool:
+        """The stopped Job goes on: its objects are all still there."""
+        scheduler, app_id = self._scheduler(rundir, attempt)
+        try:
+            scheduler.resume(app_id)
+        except NotFound:
+            return False
+        return True
+
+    def discard(self, rundir: RunDir, attempt: int) -> None:
+        scheduler, app_id = self._scheduler(rundir, attempt)
+        scheduler.delete(app_id)
+
+    def log_lines(self, rundir: RunDir, attempt: int, node: int, *, follow: bool) -> Iterable[str]:
+        """The log of one node's pods, from the cluster to which this attempt was submitted."""
+        scheduler, app_id = self._scheduler(rundir, attempt)
+        return scheduler.log_iter(app_id, "node", node, should_tail=follow)
+
+    def _scheduler(self, rundir: RunDir, attempt: int, *, retry_s: float = _COMMAND_RETRY_S) -> tuple[KubernetesScheduler, str]:
+        handle = read_handle(rundir, attempt)
+        assert handle is not None, "this backend was found by it"
+        return self._connected(options_from(read_spec(rundir, attempt).scheduler.options), retry_s), handle.app_id
+
+    def _connected(self, options: KubernetesOptions, retry_s: float) -> KubernetesScheduler:
+        """One connection per cluster: a display asks several times a second."""
+        cluster = {name: getattr(options, name) for name in ("namespace", "kubeconfig", "context", "request_timeout_s")}
+        key = (*cluster.values(), retry_s)
+        if key not in self._schedulers:
+            self._schedulers[key] = KubernetesScheduler("zephon", KubernetesOptions(**cluster), retry_s=retry_s)
+        return self._schedulers[key]
+
+
+def _recorded(rundir: RunDir, attempt: int, app_id: str, events: Sequence[Event]) -> AttemptState:
+    """What the run directory says of the attempt; its state is the cluster's to say."""
+    newest = read_generation(rundir)
+    current = newest if newest is not None and newest.attempt == attempt else None
+    members = current.nodes if current else ()
+    order, known = read_spec(rundir, attempt).stages.order, read_attempt_stages(rundir, attempt)
+    stages = dict(known.states) or dict.fromkeys(order, "waiting")
+    resized, counts = _history(events)
+    return AttemptState(
+        app_id=app_id,
+        state="UNKNOWN",
+        target=len(members),
+        members=members,
+        generation=current.generation if current else 0,
+        resized=resized,
+        counts=counts,
+        stage=known.stage,
+        stages=stages if len(order) > 1 else {},
+    )
+
+
+def _history(events: Sequence[Event]) -> tuple[Resized | None, Counts]:
+    """What an attempt's events say: the last change of size, and how often what happened."""
+    resizes = [event for event in events if event.kind == "resized"]
+    lost = [event for event in events if event.kind == "rerendezvous" and str(event.details["reason"]).startswith("lost")]
+    failures = [event for event in events if event.kind == "workers_exited" and event.details.get("error")]
+    counts = Counts(failures=len(failures), lost=len(lost), resizes=len(resizes))
+    return (Resized.from_json(resizes[-1].details) if resizes else None), counts
+
+
+def _with_summary(recorded: AttemptState, summary: Summary) -> AttemptState:
+    """The state of an attempt whose Job is there."""
+    running = {pod.name for pod in summary.pods if pod.phase == "Running"}
+    state = dataclasses.replace(recorded, state=summary.state, target=summary.wanted, message=summary.line)
+    if not state.ended:
+        return dataclasses.replace(state, members=tuple(name for name in recorded.members if _pod_of(name) in running))
+    status = {"DONE": Exit.DONE, "STOPPED": Exit.LEFT}.get(summary.state, Exit.FAILED)
+    message = "" if summary.state == "DONE" else summary.line
+    return dataclasses.replace(state, members=(), status=int(status), message=message)
+
+
+def _gone(recorded: AttemptState, rundir: RunDir, attempt: int) -> AttemptState:
+    """The state of an attempt whose Job is no longer in the cluster."""
+    if _finished(recorded, rundir, attempt):
+        return dataclasses.replace(recorded, state="DONE", members=())
+    message = "the job is no longer in the cluster; resume starts a new attempt"
+    stopped = dataclasses.replace(recorded, state="STOPPED", members=(), message=message)
+    return _in_stage(stopped, rundir, attempt)
+
+
+def _finished(recorded: AttemptState, rundir: RunDir, attempt: int) -> bool:
+    if any(stage not in ("done", "skipped") for stage in recorded.stages.values()):
+        return False
+    progress = read_progress(rundir, attempt)
+    return progress is not None and (progress.step >= progress.steps or ended_at(rundir) == progress.step)
+
+
+def _in_stage(state: AttemptState, rundir: RunDir, attempt: int) -> AttemptState:
+    """The state with words for the stage that is under way; the stage of a job that was stopped is stopped."""
+    if state.state == "STOPPED":
+        stages = {name: "stopped" if stage == "running" else stage for name, stage in state.stages.items()}
+        return dataclasses.replace(state, stages=stages)
+    if state.stage in ("", TRAIN) or state.state not in ("RUNNING", "STARTING", "UNKNOWN"):
+        return state
+    node = _pod_of(read_attempt_stages(rundir, attempt).node)
+    where = f"stage {state.stage}{f' on {node}' if node else ''}"
+    return dataclasses.replace(state, message=f"{where}; {state.message}")
+
+
+def _pod_of(node: str) -> str:
+    """The pod of a node's identity, NAME@UID."""
+    return node.partition("@")[0]
+
+
+def _check_size(rundir: RunDir, attempt: int, nodes: int) -> None:
+    """Refuses a size among which the lanes cannot be divided: its pods would only stand by. 0 is the scheduler's to refuse.
+
+    So is a change in a stage in which nobody trains.
+    """
+    stage = read_attempt_stages(rundir, attempt).stage
+    if stage not in ("", TRAIN):
+        raise ConfigError(
+            f"the run is in stage {stage}, for which one node is enough",
+            follows="there would be nothing to divide",
+            remedy="repeat the command when it trains; `status` shows its stages",
+        )
+    spec = read_spec(rundir, attempt)
+    allowed = allowed_nodes(spec)
+    if nodes == 0 or allowed(nodes):
+        return
+    fits = [n for n in range(spec.elastic.nodes_min, spec.elastic.nodes_max + 1) if allowed(n)]
+    raise ConfigError(
+        f"nodes={nodes} does not divide the {spec.lanes.count} lanes of this run",
+        follows="some of the nodes would only stand by",
+        remedy=f"use one of nodes={', '.join(map(str, fits))}, or start with lanes.allow=uneven",
+    )

@@ -1,0 +1,80 @@
+"""The backend ``local``: this machine, one detached supervisor per attempt."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from zephon.errors import ConfigError, nearest
+from zephon.launch.backends.base import Torchx
+from zephon.launch.backends.local.scheduler import LocalOpts, create_scheduler, node_lines
+from zephon.launch.backends.local.supervision import command, read_state
+from zephon.launch.job import Job
+from zephon.run.directory import RunDir
+from zephon.run.events import EventReader
+from zephon.run.lease import Lease
+from zephon.run.state import AttemptState
+from zephon.spec.experiment import RunSpec
+
+_OF_THE_JOB = ("cpu", "gpu", "memory_mb", "image")  # read when the AppDef is made
+_OPTIONS = ("gpus", "cwd")
+
+
+class LocalBackend:
+    """See ``Backend``. A supervisor holds the run's lease while it lives, and takes a new size once it makes steps."""
+
+    name = "local"
+    here = True
+    rescales_at_once = False
+
+    def __init__(self) -> None:
+        self._torchx = Torchx(self.name, create_scheduler)
+
+    def request(self, job: Job) -> object:
+        return self._torchx.request(job, options_of(job.spec)).request
+
+    def submit(self, job: Job, lease: Lease) -> str:
+        return self._torchx.submit(job, {**options_of(job.spec), "lease": lease.token})
+
+    def ping(self, spec: RunSpec) -> str:
+        return ""
+
+    def state(self, rundir: RunDir, attempt: int, events: EventReader) -> AttemptState | None:
+        return read_state(rundir, attempt)
+
+    def stop(self, rundir: RunDir, attempt: int) -> None:
+        command(rundir, attempt, "stop")
+
+    def rescale(self, rundir: RunDir, attempt: int, nodes: int) -> None:
+        command(rundir, attempt, "rescale", nodes=nodes)
+
+    def preview(self, rundir: RunDir, attempt: int, nodes: int) -> str:
+        return ""
+
+    def resume(self, rundir: RunDir, attempt: int) -> bool:
+        return False
+
+    def discard(self, rundir: RunDir, attempt: int) -> None:
+        """Nothing: an attempt that has stopped has left only files."""
+
+    def log_lines(self, rundir: RunDir, attempt: int, node: int, *, follow: bool) -> Iterable[str]:
+        return node_lines(rundir, attempt, node, follow=follow)
+
+
+def options_of(spec: RunSpec) -> Mapping[str, Any]:
+    """The scheduler's own options of a spec.
+
+    Raises:
+        ConfigError: an option that this scheduler does not have.
+    """
+    given = {name: value for name, value in spec.scheduler.options.items() if name not in _OF_THE_JOB}
+    for name in given:
+        if name not in _OPTIONS:
+            raise ConfigError(
+                f"scheduler.options.{name} is not an option of scheduler=local",
+                follows="the setting would have no effect",
+                remedy=nearest(name, _OPTIONS),
+            )
+    assert {field.name for field in dataclasses.fields(LocalOpts)} >= set(_OPTIONS)
+    return given

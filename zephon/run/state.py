@@ -1,0 +1,167 @@
+"""The state of an attempt: what its supervisor writes on this machine, and what a cluster's answer is turned into.
+
+attempts/NNNN/supervisor.json     in the attempt's directory on this machine, and copied to a run directory that is elsewhere
+
+Whether a supervisor that wrote such a state still lives is not known here: launch/backends/local asks for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from zephon.exits import outcome_of
+from zephon.run.attempt import place
+from zephon.run.directory import RunDir
+from zephon.types import Json
+
+State = Literal["QUEUED", "STARTING", "RUNNING", "DRAINING", "UNKNOWN", "DONE", "STOPPED", "FAILED"]
+ENDED: tuple[State, ...] = ("DONE", "STOPPED", "FAILED")
+
+_FILE = "supervisor.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resized:
+    """A change of size from the order to the first step after it, as the ``resized`` event has it.
+
+    Args:
+        reason: why the membership changed.
+        generation: the new one.
+        nodes_before, nodes: members of the old and the new generation.
+        step_before, step_after: the last step of the old one and the first of the new one.
+        lost_steps: steps that had to be trained again.
+        stall_s: seconds between those two steps.
+        parts_s: where they went: drain, save, membership, restore, first_step.
+    """
+
+    reason: str
+    generation: int
+    nodes_before: int
+    nodes: int
+    step_before: int
+    step_after: int
+    lost_steps: int
+    stall_s: float
+    parts_s: Mapping[str, float]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """From an event, which says also when and by whom, or from a state file."""
+        return cls(**{field.name: data[field.name] for field in dataclasses.fields(cls)})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How often what happened in an attempt: crashes of workers, nodes that were lost, changes of size."""
+
+    failures: int = 0
+    lost: int = 0
+    resizes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttemptState:
+    """One attempt at one moment.
+
+    Args:
+        app_id: its name where it runs.
+        state: UNKNOWN where whoever runs it does not answer.
+        message: what there is to say about the state.
+        status: exit status, once it has ended.
+        target: how many nodes are wanted.
+        members: nodes that train together, with their incarnation.
+        generation: number of that membership.
+        resized: the last change of size.
+        stage, stages: the stage that is under way, and each stage's own state in order; empty where training is all.
+        pid, agents, time: on this machine: the supervisor's process, each node's (None: not forked yet), when it wrote.
+    """
+
+    app_id: str
+    state: State
+    message: str = ""
+    status: int | None = None
+    target: int = 0
+    members: tuple[str, ...] = ()
+    generation: int = 0
+    resized: Resized | None = None
+    counts: Counts = Counts()
+    stage: str = ""
+    stages: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    pid: int | None = None
+    agents: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+    time: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    def to_json(self) -> Json:
+        plain: Json = dataclasses.asdict(self)
+        return {**plain, "stages": [[*item] for item in self.stages.items()]}  # an object's keys are sorted when written
+
+    @classmethod
+    def from_json(cls, data: Json) -> Self:
+        resized = data["resized"]
+        typed = {
+            "members": tuple(data["members"]),
+            "resized": None if resized is None else Resized.from_json(resized),
+            "counts": Counts(**data["counts"]),
+            "stages": dict(data["stages"]),
+        }
+        return cls(**{**data, **typed})
+
+
+def ended_as(status: int) -> State:
+    """The state of an attempt whose job has ended with this exit status."""
+    states: dict[str, State] = {"done": "DONE", "stopped": "STOPPED", "failed": "FAILED"}
+    return states[outcome_of(status)]
+
+
+def write_state(rundir: RunDir, attempt: int, state: AttemptState, *, copy: bool) -> None:
+    """Writes the state on this machine; with ``copy`` also where a run directory elsewhere has it for others."""
+    directory = place(rundir, attempt)
+    try:
+        RunDir(str(directory)).write_json(_FILE, data=state.to_json())
+    except OSError:  # no space left for a second file
+        overwrite(str(directory / _FILE), state.to_json())
+    if copy and not rundir.local:
+        rundir.write_json("attempts", RunDir.attempt_name(attempt), _FILE, data=state.to_json())
+
+
+def read_state(rundir: RunDir, attempt: int) -> AttemptState | None:
+    """The state that a supervisor on this machine wrote last; None when there has been none here."""
+    return _read(RunDir(str(place(rundir, attempt))), _FILE)
+
+
+def read_copy(rundir: RunDir, attempt: int) -> AttemptState | None:
+    """The copy that a supervisor on another machine has put into the run directory."""
+    return _read(rundir, "attempts", RunDir.attempt_name(attempt), _FILE)
+
+
+def _read(directory: RunDir, *parts: str) -> AttemptState | None:
+    try:
+        return AttemptState.from_json(directory.read_json(*parts))
+    except FileNotFoundError:
+        return None
+
+
+def overwrite(path: str, data: Json) -> None:
+    """Replaces the content of an existing small file within the blocks that it has already: works on a full disk.
+
+    Raises:
+        OSError: it does not fit, or the file system needs new blocks for it.
+    """
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    handle = os.open(path, os.O_WRONLY)
+    try:
+        found = os.fstat(handle)
+        if len(text) > max(found.st_size, found.st_blocks * 512):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        os.pwrite(handle, text.ljust(found.st_size), 0)
+    finally:
+        os.close(handle)
