@@ -5,9 +5,10 @@ from __future__ import annotations
 from tests.agent.peers import Peers, assigned, until
 from zephon.agent.link import Link
 from zephon.agent.messages import Exited, Finish, Leaving, Ready, RunStage, StageEnded, StageStarted, WithdrawStage
+from zephon.run.attempt_stages import read_attempt_stages
 from zephon.run.directory import RunDir
+from zephon.run.stage_records import read_record
 from zephon.spec.experiment import StageSpec, StagesSpec
-from zephon.stages.record import read_attempt_stages, read_record
 
 OWN = {name: StageSpec(call=f"own:{name}") for name in ("first", "last")}
 STAGES = StagesSpec(order=("first", "train", "last"), own=OWN)

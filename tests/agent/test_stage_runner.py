@@ -17,10 +17,11 @@ from zephon.agent.forkserver import ForkServer
 from zephon.agent.link import Link
 from zephon.agent.messages import Hello, Leaving, RunStage, StageEnded, StageStarted, WithdrawStage
 from zephon.agent.stage_runner import OrderedStages, StageRunner, outcome
+from zephon.run.attempt_stages import AttemptStages, write_attempt_stages
 from zephon.run.directory import RunDir
 from zephon.run.specs import write_spec
+from zephon.run.stage_records import StageRecord, read_record, write_record
 from zephon.spec.experiment import RunSpec, StageSpec, StagesSpec
-from zephon.stages.record import AttemptStages, StageRecord, read_record, write_attempt_stages, write_record
 from zephon.stages.stage import Stage, stages_of
 from zephon.stages.walk import StageEnd
 

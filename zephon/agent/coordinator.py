@@ -72,7 +72,7 @@ class Coordinator:
         await self.server.start(host, port, self)
 
     async def run(self) -> Finish:
-        """All stages in order, until one does not end well; then every node is told."""
+        """All stages in order, until one does not end well; then every node gets the message."""
         finish = self._finish or await self._walk()
         self.walk.stage, self._finish = "", finish
         self._save()
@@ -171,7 +171,7 @@ class Coordinator:
             self.owner.leaving(node)
             self.server.send(node, Released())
         elif isinstance(message, Hello):
-            self._dismissed.discard(node)  # it was not told
+            self._dismissed.discard(node)  # it has missed the message
             if node == self.owner.node and self._ended is None:
                 self._order()  # the first order may have been lost with the connection
 

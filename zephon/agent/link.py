@@ -95,7 +95,7 @@ class Link:
         self._wakened.close()
 
     def send(self, message: FromAgent) -> None:
-        """Queues a message. What says where this node stands is sent again after a reconnect, until it is out of date."""
+        """Queues a message. A message about this node's state is sent again after a reconnect, until it is out of date."""
         with self._lock:
             match message:
                 case Ready():

@@ -47,7 +47,7 @@ class Resizes:
             self._under_way.stopped = max(self._under_way.stopped, now)
 
     def formed(self, generation: int, now: float, *, nodes: int, progress: Progress | None) -> None:
-        """The new generation is decided; ``progress`` is the old one's last word."""
+        """The new generation is decided; ``progress`` is the old one's newest."""
         change = self._under_way
         if change is None:
             return

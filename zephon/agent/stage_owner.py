@@ -1,6 +1,6 @@
 """Which node carries out the present stage, where one is enough: one decision maker, as a state machine without I/O.
 
-The owner is the node that was told to run the stage last. Its *fencing token* grows with every such order, also over
+The owner is the node that got the newest order to run the stage. Its *fencing token* grows with every such order, also over
 restarts of the coordinator: a node with an older token may not write the stage's record any more.
 
     free --Give--> ordered --(it has started)--> running --(its process has ended)--> free
@@ -11,7 +11,7 @@ restarts of the coordinator: a node with an older token may not write the stage'
     free                       Give it to the first node that can take it; Fail when none has come for long
     ordered    wait            PutBack: it was about to leave when the order came, so nothing had begun
     running    wait            away
-    away       running         after two heartbeats lost, and counted unless it had said that it leaves; too many: Fail
+    away       running         after two heartbeats lost, and counted unless it had announced that it leaves; too many: Fail
     lost       running         as free
 """
 
@@ -91,7 +91,7 @@ class StageOwner:
             self.state = "running"
 
     def leaving(self, node: str) -> None:
-        """A node was asked to leave; the loss of one that said so is not counted."""
+        """A node was asked to leave; the loss of one that has announced it is not counted."""
         self._leaving = self._leaving or node == self.node
 
     def release(self) -> None:

@@ -115,7 +115,7 @@ class Training:
         await self.server.close()
 
     def announce(self, finish: Finish) -> None:
-        """The job has ended: every node is told, also one that comes later."""
+        """The job has ended: every node gets the message, also one that comes later."""
         self.membership.finished = finish
         self.events.write("finish", status=finish.status, cause=finish.cause)
         for node in self.server.connected():
