@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.engine.parts import until
 from tests.engine.recipes import TEXTS, small
 from tests.laws import Job, reference
 from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
@@ -115,6 +116,7 @@ def test_e05_a_tokenizer_used_before_the_workers_start_does_not_hang_them(mode: 
 
 KILLED = """
 import sys
+from tests.engine.parts import until
 from tests.engine.recipes import small
 if __name__ == "__main__":
     for batch in small(**eval(sys.argv[1])):
@@ -138,11 +140,12 @@ def test_e01_killed_and_started_again_five_times_without_cleaning_up(tmp_path: P
             assert process.stdout is not None
             assert process.stdout.readline() == "0\n"
             process.kill()
-    assert set(os.listdir("/dev/shm")) <= before
+    assert until(lambda: set(os.listdir("/dev/shm")) <= before)
 
 
 ASKED_TO_END = """
 import json, os, signal, sys
+from tests.engine.parts import until
 from tests.engine.recipes import small
 from tests.laws import row_digest
 if __name__ == "__main__":
