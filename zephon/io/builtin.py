@@ -1,6 +1,6 @@
 """Datasets that come with Python itself, for a first run without a network.
 
-    stdlib://docs    the language reference and topics behind ``help()``, split into documents at their headings
+    stdlib://docs    the language reference and topics of ``help()``, split into documents at their headings
     stdlib://code    the standard library's own modules, a document each
 
 Both depend on the Python version, and the dataset's identity says so: a run begun on one version is refused on another.

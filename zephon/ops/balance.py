@@ -1,7 +1,7 @@
-"""ensure_mixture: brings what a lane gives out closer to the mixture, by reordering within a bounded buffer.
+"""ensure_mixture: brings what a lane emits closer to the mixture, by reordering within a bounded buffer.
 
-Elements wait by dataset. Next comes always the dataset that is furthest behind its share; when nothing of it is here and
-the buffer has room, nothing is given out. All arithmetic is in whole numbers, and begins anew behind each sentinel.
+Elements wait by dataset. Next comes always the dataset that is furthest below its share; when nothing of it is here and
+the buffer has room, nothing is emitted. All arithmetic is in whole numbers, and begins anew after each sentinel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from zephon.errors import ConfigError
 from zephon.ops.block import Block, concatenate
 from zephon.ops.op import Accumulator, AccumulatorOp, Counting, LaneContext
 from zephon.spec.fields import Positive
+from zephon.types import Json
 
 WeightBy = Literal["auto", "tokens", "samples"]
 
@@ -35,7 +36,7 @@ class EnsureMixture(AccumulatorOp):
     warn_tolerance: float | None = None
     mixture: Mapping[str, float] | None = None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         own = super().describe()
         del own["warn_tolerance"]
         if self.mixture is not None:
@@ -50,7 +51,6 @@ class EnsureMixture(AccumulatorOp):
         if self.mixture is None and weights is None and len(names) > 1:
             raise ConfigError(
                 "ensure_mixture has no target: neither it nor the source has a mixture",
-                follows="nothing could be balanced",
                 remedy="give mixture={dataset: weight}",
             )
         if self.mixture is not None and (set(self._weights()) != set(names) or min(self._weights().values()) <= 0):
@@ -113,15 +113,15 @@ class Balance(Counting):
     def _by_samples(self, block: Block) -> bool:
         return self._op.weight_by == "samples" or (self._op.weight_by == "auto" and not block.counts.any())
 
-    def _behind(self, dataset: int) -> int:
-        """How far a dataset is behind its share of what was given out, times the sum of weights."""
+    def _deficit(self, dataset: int) -> int:
+        """How far a dataset is below its share of what was emitted, times the sum of weights."""
         return self._weights[dataset] * sum(self._given) - self._sum * self._given[dataset]
 
     def _ready(self, room: int) -> list[int]:
-        """What can be given out now, leaving at most ``room`` waiting."""
+        """What can be emitted now, leaving at most ``room`` waiting."""
         out = []
         while self._held:
-            order = sorted(range(len(self._weights)), key=lambda d: (-self._behind(d), -self._weights[d], d))
+            order = sorted(range(len(self._weights)), key=lambda d: (-self._deficit(d), -self._weights[d], d))
             first = next(d for d in order if self._queues[d])
             if first != order[0] and self._held <= room:
                 break
@@ -132,8 +132,8 @@ class Balance(Counting):
         return out
 
     def _give_or_not(self, dataset: int, size: int) -> bool:
-        """Without a buffer: what would bring a dataset above its share by more than one element is left out."""
-        if sum(self._given) and self._behind(dataset) < 0:
+        """Without a buffer: what would bring a dataset above its share by more than one element is dropped."""
+        if sum(self._given) and self._deficit(dataset) < 0:
             return False
         self._given[dataset] += size
         return True
@@ -144,8 +144,8 @@ class Balance(Counting):
         pool = concatenate(self._blocks)
         out = pool.take(np.array(chosen, np.int64)) if chosen else None
         waiting = sorted(index for queue in self._queues for index, _ in queue)
-        rest = pool.take(np.array(waiting, np.int64)).compact()
-        self._blocks = [] if last or not waiting else [rest]
+        remainder = pool.take(np.array(waiting, np.int64)).compact()
+        self._blocks = [] if last or not waiting else [remainder]
         self._count = len(waiting)
         number = {index: i for i, index in enumerate(waiting)}
         for queue in self._queues:
@@ -158,8 +158,8 @@ class Balance(Counting):
         tolerance, total = self._op.warn_tolerance, sum(self._given)
         if tolerance is None or not total or self._warned:
             return
-        worst = max(range(len(self._weights)), key=lambda d: abs(self._behind(d)))
-        off = abs(self._behind(worst)) / (self._sum * total)
+        worst = max(range(len(self._weights)), key=lambda d: abs(self._deficit(d)))
+        off = abs(self._deficit(worst)) / (self._sum * total)
         if off > tolerance:
             self._warned = True
             warnings.warn(

@@ -2,7 +2,7 @@
 
 A template renders the messages; what the model is to learn is a list of spans of that text. Three rules:
 
-1. The text is cut where spans begin and end, and each stretch is tokenized on its own. So the tokens in front of a span
+1. The text is cut where spans begin and end, and each part is tokenized on its own. So the tokens before a span
    are those that the model will see at inference, where the prompt ends exactly there.
 2. A special token comes from the template alone. Its spelling inside a message is ordinary text: a document cannot
    inject one.
@@ -30,7 +30,7 @@ from zephon.ops.op import StageOp, free
 from zephon.ops.tokenize import REMEDY, MissingField, missing
 from zephon.ops.tokenizers import Tokenizer
 from zephon.spec.fields import OnError, Positive
-from zephon.types import Column, Columns, Ragged, Stage
+from zephon.types import Column, Columns, Json, Ragged, Stage
 
 if TYPE_CHECKING:
     from zephon.ops.template import Renderer
@@ -60,7 +60,7 @@ class TokenizeChat(StageOp):
     on_error: OnError | None = None
     parallelism: Positive | None = free()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         own = super().describe()
         own["tokenizer"] = self.tokenizer.identity
         template = self._template
@@ -74,12 +74,11 @@ class TokenizeChat(StageOp):
     def check(self) -> None:
         super().check()
         if self.max_length is not None and self.max_length < 2:
-            raise ConfigError(f"max_length={self.max_length}", follows="no text would be left", remedy="use at least 2")
+            raise ConfigError(f"max_length={self.max_length}", remedy="use at least 2")
         if self.apply_chat_template:
             if self._template is None:
                 raise ConfigError(
                     f"tokenizer {self.tokenizer.id!r} has no chat template and none was given",
-                    follows="messages could not become text",
                     remedy="give chat_template=, or apply_chat_template=False to join the contents as they are",
                 )
             renderer = self._renderer
@@ -87,7 +86,7 @@ class TokenizeChat(StageOp):
             if self.span_source == "generation_tags" and not renderer.has_tags:
                 raise ConfigError(
                     "span_source='generation_tags', but the template has no {% generation %}",
-                    follows="no token would be supervised and every document left out",
+                    follows="no token would be supervised and every document dropped",
                     remedy="mark the assistant's words in the template, or use span_source='prefix_difference'",
                 )
 
@@ -104,7 +103,7 @@ class TokenizeChat(StageOp):
         assert self._template is not None
         return Renderer(self._template, self.tokenizer, dict(self.chat_template_kwargs or {}))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         return {name: value for name, value in self.__dict__.items() if name != "_renderer"}
 
     def _run(self, columns: Columns) -> Columns:
@@ -128,7 +127,7 @@ class TokenizeChat(StageOp):
         return with_fields(columns, records, {**kept, **fields}).keep(learned, "tokenize_chat: no supervised token")
 
     def _cut(self, columns: Columns, i: int, chat: Any, tools: Any, renderer: Renderer | None) -> list[ChatPart]:
-        """One document as stretches of text or special tokens, each supervised or not."""
+        """One document as parts, text or special tokens, each supervised or not."""
         if not isinstance(chat, (list, tuple)) or not all(isinstance(message, dict) and "role" in message for message in chat):
             what = f"field {self.field!r} holds {str(chat)[:60]!r}, not a list of messages with a role"
             raise bad_document(columns, i, what, REMEDY)
@@ -160,7 +159,7 @@ class TokenizeChat(StageOp):
         return [part if i in keep else part._replace(learned=False) for i, part in enumerate(parts)]
 
     def _encode(self, documents: list[list[ChatPart]]) -> tuple[Ragged, Ragged]:
-        """All stretches of a chunk in one call, then put together by document."""
+        """All parts of a chunk in one call, then put together by document."""
         parts = [part for document in documents for part in document]
         encoded = self.tokenizer.encode([part.text for part in parts if part.token is None])
         lengths = np.ones(len(parts), np.int64)

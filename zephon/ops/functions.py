@@ -14,11 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 from zephon.errors import ConfigError
+from zephon.types import Json
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
 
 
-def identity_of(function: Callable[..., Any], version: str | None, *, where: str) -> dict[str, Any]:
+def identity_of(function: Callable[..., Any], version: str | None, *, where: str) -> Json:
     """A function as plain values for the fingerprint.
 
     Args:
@@ -30,15 +31,13 @@ def identity_of(function: Callable[..., Any], version: str | None, *, where: str
         ConfigError: there is no source text and no version, or the function holds an object that has no plain value.
     """
     if not callable(function):
-        raise ConfigError(
-            f"{where} got {function!r}, which cannot be called", follows="nothing could run", remedy="give a function"
-        )
+        raise ConfigError(f"{where} got {function!r}, which cannot be called", remedy="give a function")
     if version is not None:
         return {"function": _name(function), "version": str(version)}
     return _described(function, where)
 
 
-def _described(function: Any, where: str) -> dict[str, Any]:
+def _described(function: Any, where: str) -> Json:
     if isinstance(function, functools.partial):
         values = {**{str(i): v for i, v in enumerate(function.args)}, **function.keywords}
         return {**_described(function.func, where), "partial": _values(values, function, where)}
@@ -52,7 +51,7 @@ def _described(function: Any, where: str) -> dict[str, Any]:
     except (OSError, TypeError) as error:
         raise ConfigError(
             f"{where} uses {_name(function)}, whose source text is not available",
-            follows="a changed function would resume an old run without a word",
+            follows="a changed function would resume an old run silently",
             remedy='give version="1" and raise it whenever the function changes',
         ) from error
     described = {"function": _name(function), "source": hashlib.sha256(source.encode()).hexdigest()[:32]}
@@ -67,7 +66,7 @@ def _described(function: Any, where: str) -> dict[str, Any]:
     return described
 
 
-def _values(values: dict[str, Any], function: Any, where: str) -> dict[str, Any]:
+def _values(values: Json, function: Any, where: str) -> Json:
     return {name: _value(value, name, function, where) for name, value in sorted(values.items())}
 
 
@@ -91,7 +90,7 @@ def _value(value: Any, name: str, function: Any, where: str) -> Any:
     )
 
 
-def _state(instance: Any) -> dict[str, Any]:
+def _state(instance: Any) -> Json:
     return dict(getattr(instance, "__dict__", {}))
 
 

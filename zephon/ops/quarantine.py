@@ -109,7 +109,6 @@ def quarantine_policy(
     if unknown:
         raise ConfigError(
             f"on_error names {unknown[0]!r}, which is no dataset",
-            follows="it would have no effect",
             remedy=nearest(unknown[0], names),
         )
     own = [None if choice is None else choice == "quarantine" for choice in ops]

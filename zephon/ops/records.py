@@ -11,7 +11,7 @@ import numpy as np
 from zephon.errors import DataError
 from zephon.ops.block import Block, Part, addresses_of, concatenate, identity, of_documents
 from zephon.ops.fields import extract_token_columns
-from zephon.types import Array, Column, Columns, IntArray, Ragged, element
+from zephon.types import Array, Column, Columns, IntArray, Json, Ragged, element
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class SampleRecord:
         meta: where it comes from.
     """
 
-    payload: dict[str, Any]
+    payload: Json
     meta: SampleMeta
 
 
@@ -48,7 +48,7 @@ def is_packed(block: Block) -> bool:
     return bool(block.parts) and block.parts[0].starts is not None
 
 
-def payloads(block: Block) -> list[dict[str, Any]]:
+def payloads(block: Block) -> list[Json]:
     """Each element as one new dict; packed rows with ``positions`` int32[length]."""
     out = []
     for number, row in zip(block.part.tolist(), block.row.tolist(), strict=True):
@@ -89,28 +89,28 @@ def columns_of(block: Block) -> Columns:
     return Columns(int(sources[0]) if len(sources) else 0, shard, row, records, fields, sources)
 
 
-def block_of(made: Sequence[dict[str, Any]], origins: Block, datasets: int) -> Block:
+def block_of(new: Sequence[Json], origins: Block, datasets: int) -> Block:
     """New payloads of documents as a block; payload i is addressed as element i of ``origins``."""
     sources, shard, row = addresses_of(origins, np.arange(len(origins)))
-    columns = Columns(int(sources[0]) if len(made) else 0, shard, row, [dict(m) for m in made], {}, sources)
+    columns = Columns(int(sources[0]) if len(new) else 0, shard, row, [dict(payload) for payload in new], {}, sources)
     return of_documents(extract_token_columns(columns), datasets)
 
 
-def rows_of(made: Sequence[dict[str, Any]], origins: Block) -> Block:
+def rows_of(new: Sequence[Json], origins: Block) -> Block:
     """New payloads of packed rows as a block; tokens by dataset stay those of ``origins``.
 
     Raises:
         DataError: a row is not as long as before, or rows differ in their fields.
     """
     blocks = []
-    for i, payload in enumerate(made):
+    for i, payload in enumerate(new):
         part = origins.parts[int(origins.part[i])]
         place = int(origins.row[i])
         ids = np.asarray(payload.get("input_ids", ()))
         length = len(part.fields["input_ids"][place])
         if ids.shape != (length,):
             raise DataError(
-                f"a transform behind packing returned a row of {ids.shape} instead of {(length,)} tokens",
+                f"a transform after packing returned a row of {ids.shape} instead of {(length,)} tokens",
                 follows="rows of a batch would differ in length",
                 remedy="change documents before pack_flat, or keep the length of the row",
             )
@@ -130,7 +130,7 @@ def rows_of(made: Sequence[dict[str, Any]], origins: Block) -> Block:
     return concatenate(blocks)
 
 
-def _as_row(value: Any) -> Array:
+def _as_row(value: object) -> Array:
     array = np.asarray(value)
     if array.dtype.kind in "iufb":
         return array[None]

@@ -1,7 +1,7 @@
-"""Chat templates: Jinja with a ``generation`` block, rendered to stretches of text.
+"""Chat templates: Jinja with a ``generation`` block, rendered to parts of text.
 
 Marks travel through the template as noncharacters, which no text may contain: one opens a supervised span, one closes
-it, and one is put inside every spelling of a special token in a message, so that behind the template only the
+it, and one is put inside every spelling of a special token in a message, so that after the template only the
 template's own spellings are special tokens.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jinja2
@@ -20,6 +21,7 @@ import jinja2.sandbox
 from zephon.errors import ConfigError
 from zephon.ops.chat_parts import ChatPart, Unrenderable
 from zephon.ops.tokenizers import Tokenizer
+from zephon.types import Json
 
 _OPEN, _CLOSE, _ORDINARY, _BOS, _EOS = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
 _MARKS = re.compile("[\ufdd0-\ufdd4]")
@@ -35,7 +37,7 @@ class _Generation(jinja2.ext.Extension):
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return jinja2.nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
 
-    def _marked(self, caller: Any) -> str:
+    def _marked(self, caller: Callable[[], str]) -> str:
         return f"{_OPEN}{caller()}{_CLOSE}"
 
 
@@ -51,7 +53,7 @@ class Renderer:
         ConfigError: the template has a syntax error, or no tokenizer token can be found.
     """
 
-    def __init__(self, template: str, tokenizer: Tokenizer, variables: dict[str, Any]) -> None:
+    def __init__(self, template: str, tokenizer: Tokenizer, variables: Json) -> None:
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -66,8 +68,7 @@ class Renderer:
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(
                 f"the chat template is not Jinja: {error.message} (line {error.lineno})",
-                follows="messages could not become text",
-                remedy="mend the template",
+                remedy="repair the template",
             ) from error
         self.has_tags = re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
         spellings = special_tokens(tokenizer)
@@ -84,7 +85,7 @@ class Renderer:
         inner = [re.escape(spelling) for spelling in longest if len(spelling) > 1]
         self._inside = re.compile("|".join(inner)) if inner else None
 
-    def by_tags(self, chat: Any, tools: Any) -> list[ChatPart]:
+    def by_tags(self, chat: Sequence[Json], tools: object) -> list[ChatPart]:
         """Spans from ``{% generation %}``."""
         text = self._render(chat, tools, prompt=False)
         parts: list[ChatPart] = []
@@ -98,7 +99,7 @@ class Renderer:
         self._cut(text[at:], False, span, parts)
         return parts
 
-    def by_difference(self, chat: Any, tools: Any) -> list[ChatPart]:
+    def by_difference(self, chat: Sequence[Json], tools: object) -> list[ChatPart]:
         """Spans from what each assistant message adds to the text before it."""
         whole = self._plain(chat, tools, prompt=False)
         parts: list[ChatPart] = []
@@ -119,16 +120,16 @@ class Renderer:
         self._cut(whole[at:], False, 0, parts)
         return parts
 
-    def _before(self, chat: Any, i: int, tools: Any) -> str:
+    def _before(self, chat: Sequence[Json], i: int, tools: object) -> str:
         """The text in front of message i, with the assistant's header where the template gives one."""
         prompted = self._plain(chat[:i], tools, prompt=True)
         after = self._plain(chat[: i + 1], tools, prompt=False)
         return prompted if after.startswith(prompted) else self._plain(chat[:i], tools, prompt=False)
 
-    def _plain(self, chat: Any, tools: Any, *, prompt: bool) -> str:
+    def _plain(self, chat: Sequence[Json], tools: object, *, prompt: bool) -> str:
         return re.sub(f"[{_OPEN}{_CLOSE}]", "", self._render(chat, tools, prompt=prompt))
 
-    def _render(self, chat: Any, tools: Any, *, prompt: bool) -> str:
+    def _render(self, chat: Sequence[Json], tools: object, *, prompt: bool) -> str:
         try:
             return self._template.render(
                 messages=self._ordinary(list(chat)),
@@ -154,10 +155,10 @@ class Renderer:
 
     def _cut(self, text: str, learned: bool, span: int, parts: list[ChatPart]) -> None:
         at = 0
-        for found in self._special.finditer(text) if self._special else ():
-            self._text(text[at : found.start()], learned, span, parts)
-            parts.append(ChatPart("", self._ids[found.group()], learned, span))
-            at = found.end()
+        for special in self._special.finditer(text) if self._special else ():
+            self._text(text[at : special.start()], learned, span, parts)
+            parts.append(ChatPart("", self._ids[special.group()], learned, span))
+            at = special.end()
         self._text(text[at:], learned, span, parts)
 
     def _text(self, text: str, learned: bool, span: int, parts: list[ChatPart]) -> None:
@@ -174,7 +175,7 @@ def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
     return {token["content"]: int(token["id"]) for token in added if token.get("special")}
 
 
-def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+def _to_json(value: object, indent: int | None = None, **_: object) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
@@ -182,5 +183,5 @@ def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _no_clock(*_: Any) -> None:
+def _no_clock(*_: object) -> None:
     raise jinja2.TemplateError("the template asks for the time, which would make the same document another one tomorrow")

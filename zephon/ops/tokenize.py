@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from zephon.ops.fields import bad_document, column_of, with_fields
 from zephon.ops.op import StageOp, free
 from zephon.ops.tokenizers import Tokenizer
 from zephon.spec.fields import OnError, Positive, SpecialTokens
-from zephon.types import Array, Column, Columns, IntArray, Ragged, Stage
+from zephon.types import Array, Column, Columns, IntArray, Json, Ragged, Stage
 
-REMEDY = "name the right field, mend the document, or use missing_field='skip' or on_error='quarantine'"
+REMEDY = "name the right field, repair the document, or use missing_field='skip' or on_error='quarantine'"
 MissingField = Literal["error", "skip"]
 SPECIAL = {"bos_eos": (True, True), "bos": (True, False), "eos": (False, True), "none": (False, False)}
 
@@ -40,7 +40,7 @@ class Tokenize(StageOp):
     on_error: OnError | None = None
     parallelism: Positive | None = free()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         own = StageOp.describe(self)
         own["tokenizer"] = self.tokenizer.identity
         return own
@@ -72,18 +72,15 @@ class Tokenize(StageOp):
         if self.truncation and self.split_long_samples:
             raise ConfigError(
                 "truncation and split_long_samples are both on",
-                follows="the rest of a long document would be both dropped and kept",
+                follows="the end of a long document would be both dropped and kept",
                 remedy="choose one",
             )
         needs = [word for word in ("truncation", "split_long_samples", "padding") if getattr(self, word)]
         if needs and self.max_length is None:
-            raise ConfigError(
-                f"{needs[0]} without max_length", follows="there would be no length to apply", remedy="give max_length="
-            )
+            raise ConfigError(f"{needs[0]} without max_length", remedy="give max_length=")
         if self.max_length is not None and self.max_length <= sum(self._wants):
             raise ConfigError(
                 f"max_length={self.max_length} leaves no room beside {sum(self._wants)} special tokens",
-                follows="no text would be left",
                 remedy=f"use at least {sum(self._wants) + 1}",
             )
 
@@ -114,7 +111,7 @@ class Tokenize(StageOp):
         return with_fields(columns, columns.records, {**columns.fields, **fields})
 
     def _padded(self, ids: Ragged) -> dict[str, Column]:
-        """Rows of at least ``max_length``, EOS (or 0) behind the text; longer ones stay as they are."""
+        """Rows of at least ``max_length``, EOS (or 0) after the text; longer ones stay as they are."""
         lengths = ids.lengths()
         totals = np.maximum(lengths, self.max_length or 0)
         offsets = np.zeros(len(totals) + 1, np.int64)
@@ -127,7 +124,7 @@ class Tokenize(StageOp):
             padded["attention_mask"] = Ragged(real.astype(np.uint8), offsets)
         return padded
 
-    def _encode_whole(self, texts: list[Any]) -> Ragged | None:
+    def _encode_whole(self, texts: list[str]) -> Ragged | None:
         """With special tokens by the back end itself, where it can and documents are neither cut nor split."""
         if self.truncation or self.split_long_samples:
             return None
@@ -156,7 +153,7 @@ class Tokenize(StageOp):
             has_bos, has_eos = wants_bos & (first == 0), wants_eos & last
         return source, first, assemble(ids.values, starts, lengths, has_bos, has_eos, self.bos, self.eos)
 
-    def _not_text(self, columns: Columns, texts: list[Any]) -> DataError:
+    def _not_text(self, columns: Columns, texts: list[str]) -> DataError:
         for i, text in enumerate(texts):
             if not isinstance(text, str):
                 what = f"field {self.field!r} holds {type(text).__name__} {str(text)[:40]!r}, not text"
@@ -173,7 +170,7 @@ class Tokenize(StageOp):
 def assemble(
     values: Array, starts: IntArray, lengths: IntArray, has_bos: Array, has_eos: Array, bos: int | None, eos: int | None
 ) -> Ragged:
-    """Slices of ``values`` with BOS before and EOS behind where asked."""
+    """Slices of ``values`` with BOS before and EOS after where asked."""
     totals = lengths + has_bos + has_eos
     offsets = np.zeros(len(totals) + 1, np.int64)
     np.cumsum(totals, out=offsets[1:])

@@ -16,7 +16,7 @@ from zephon.ops.functions import identity_of
 from zephon.ops.op import Accumulator, AccumulatorOp, Counting, LaneContext, StageOp, free
 from zephon.ops.records import SampleRecord, block_of, is_packed, metas, payloads, rows_of
 from zephon.spec.fields import OnError, Positive
-from zephon.types import Columns, Ragged, Stage
+from zephon.types import Columns, Json, Ragged, Stage
 
 DecodeErrors = Literal["strict", "replace", "ignore", "surrogateescape", "backslashreplace"]
 
@@ -40,11 +40,9 @@ class DecodeText(StageOp):
         try:
             "".encode(self.encoding)
         except LookupError as error:
-            raise ConfigError(
-                f"encoding={self.encoding!r} is not known", follows="no text could be decoded", remedy="use 'utf-8'"
-            ) from error
+            raise ConfigError(f"encoding={self.encoding!r} is not known", remedy="use 'utf-8'") from error
         if not self.fields or isinstance(self.fields, str):
-            raise ConfigError(f"fields={self.fields!r}", follows="nothing would be decoded", remedy='use fields=("text",)')
+            raise ConfigError(f"fields={self.fields!r}", remedy='use fields=("text",)')
 
     def stage(self) -> Stage:
         return self._run
@@ -90,17 +88,17 @@ class MapTransform(StageOp):
     name: ClassVar[str] = "map_transform"
     packed: ClassVar[bool] = True
 
-    fn: Callable[[dict[str, Any]], dict[str, Any] | None]
+    fn: Callable[[Json], Json | None]
     drop_none: bool = True
     on_error: OnError | None = None
     version: str | None = None
     parallelism: Positive | None = free()
 
     @functools.cached_property
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> Json:
         return identity_of(self.fn, self.version, where=self.name)  # reads source text: too slow for every checkpoint
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {"op": self.name, "fn": self._identity, "drop_none": self.drop_none, "on_error": self.on_error}
 
     def check(self) -> None:
@@ -111,7 +109,7 @@ class MapTransform(StageOp):
         return self._run
 
     def _run(self, columns: Columns) -> Columns:
-        made, kept = [], []
+        results, kept = [], []
         for i, document in enumerate(columns.dicts()):
             try:
                 result = self._call(document)
@@ -119,25 +117,25 @@ class MapTransform(StageOp):
                 mark(error, columns, i)
                 raise
             if result is not None:
-                made.append(result)
+                results.append(result)
                 kept.append(i)
         rows = np.array(kept, np.int64)
-        left = columns.keep(rows, "map_transform: None")
+        kept_columns = columns.keep(rows, "map_transform: None")
         # A function may return one object twice, or keep it: what travels on is a copy of the dict.
-        mapped = with_fields(left, [dict(result) for result in made], {})
+        mapped = with_fields(kept_columns, [dict(result) for result in results], {})
         return extract_token_columns(mapped) if _had_tokens(columns) else mapped
 
     def on_rows(self, block: Block) -> tuple[Block, list[int]]:
-        made, kept = [], []
+        results, kept = [], []
         for i, payload in enumerate(payloads(block)):
             result = self._call(payload)
             if result is not None:
-                made.append(dict(result))
+                results.append(dict(result))
                 kept.append(i)
         rows = block.take(np.array(kept, np.int64))
-        return (rows_of(made, rows) if made else rows), kept
+        return (rows_of(results, rows) if results else rows), kept
 
-    def _call(self, document: dict[str, Any]) -> dict[str, Any] | None:
+    def _call(self, document: Json) -> Json | None:
         result = self.fn(document)
         if result is None and self.drop_none:
             return None
@@ -162,22 +160,22 @@ class StatefulTransform(AccumulatorOp):
 
     label: str
     init_state: Callable[[], Any]
-    push: Callable[[Any, list[SampleRecord]], tuple[Any, Sequence[Any]]]
-    flush: Callable[[Any], Sequence[Any]] | None = None
+    push: Callable[[Any, list[SampleRecord]], tuple[Any, Sequence[SampleRecord | Json]]]
+    flush: Callable[[Any], Sequence[SampleRecord | Json]] | None = None
     should_flush: Callable[[Any], bool] | None = None
-    transform: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None
+    transform: Callable[[Json], Json | None] | None = None
     version: str | None = None
     parallelism: Positive | None = free(1)
 
     @functools.cached_property
-    def _identities(self) -> dict[str, Any]:
+    def _identities(self) -> Json:
         functions = {name: getattr(self, name) for name in ("init_state", "push", "flush", "should_flush", "transform")}
         return {
             name: None if fn is None else identity_of(fn, self.version, where=f"stateful_transform {self.label!r}")
             for name, fn in functions.items()
         }
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {"op": self.name, "label": self.label, **self._identities}
 
     def check(self) -> None:
@@ -189,7 +187,7 @@ class StatefulTransform(AccumulatorOp):
 
 
 class _Stateful(Counting):
-    """A lane's user state: fresh behind each sentinel, so that it never has to be saved."""
+    """A lane's user state: fresh after each sentinel, so that it never has to be saved."""
 
     def __init__(self, op: StatefulTransform, context: LaneContext) -> None:
         super().__init__()
@@ -203,40 +201,39 @@ class _Stateful(Counting):
         self._last = block.take(np.array([len(block) - 1]))
         try:
             self._state, out = op.push(self._state, records)
-            made = [self._block(out, block, records)]
+            outputs = [self._block(out, block, records)]
             if op.should_flush is not None and op.should_flush(self._state):
-                made.append(self._finish(block, records))
+                outputs.append(self._finish(block, records))
         except Exception as error:
             first = records[0].meta
             error.add_note(f"in stateful_transform {op.label!r}, lane {first.lane}, given records from {first} on")
             raise
-        return concatenate_filled(made)
+        return concatenate_filled(outputs)
 
     def flush(self, *, final: bool) -> Block | None:
         if self._last is None:
             return None
-        made = self._finish(self._last, [])
+        output = self._finish(self._last, [])
         self._last = None
-        return made
+        return output
 
     def _finish(self, origins: Block, records: list[SampleRecord]) -> Block | None:
-        out: Sequence[Any] = () if self._op.flush is None else self._op.flush(self._state)
+        out: Sequence[SampleRecord | Json] = () if self._op.flush is None else self._op.flush(self._state)
         self._state = self._op.init_state()
         return self._block(out, origins, records)
 
-    def _block(self, out: Sequence[Any], origins: Block, records: list[SampleRecord]) -> Block | None:
+    def _block(self, out: Sequence[SampleRecord | Json], origins: Block, records: list[SampleRecord]) -> Block | None:
         """Outputs keep the address of the record they are; what is new has that of the last record pushed."""
         place = {id(record): i for i, record in enumerate(records)}
-        made, rows = [], []
+        new, rows = [], []
         for item in out:
             payload = item.payload if isinstance(item, SampleRecord) else item
-            if self._op.transform is not None:
-                payload = self._op.transform(payload)
-            if payload is None:
+            result = payload if self._op.transform is None else self._op.transform(payload)
+            if result is None:
                 continue
-            made.append(dict(payload))
+            new.append(dict(result))
             rows.append(place.get(id(item), len(origins) - 1))
-        if not made:
+        if not new:
             return None
         chosen = origins.take(np.array(rows, np.int64))
-        return rows_of(made, chosen) if is_packed(chosen) else block_of(made, chosen, self._context.datasets)
+        return rows_of(new, chosen) if is_packed(chosen) else block_of(new, chosen, self._context.datasets)

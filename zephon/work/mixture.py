@@ -26,7 +26,7 @@ class MixtureSpec:
             raise ConfigError(
                 f"mixture weights must be positive, got {bad or weights}",
                 follows="a dataset would never be read, or the shares would have no meaning",
-                remedy="leave a dataset out instead of giving it weight 0",
+                remedy="remove a dataset instead of giving it weight 0",
             )
         self.weights = dict(weights)
 

@@ -124,7 +124,7 @@ class StaticMixtureWorkSource:
         _check_datasets(self.datasets)
         _check_policy(exhausted_policy, max_repeats, stop_after_passes)
         if chunk_bytes < 1:
-            raise ConfigError(f"chunk_bytes={chunk_bytes}", follows="no chunk would hold a document", remedy="use 262144")
+            raise ConfigError(f"chunk_bytes={chunk_bytes}", remedy="use 262144")
         self.mixture = mixture if isinstance(mixture, MixtureSpec) or mixture is None else MixtureSpec(mixture)
         self._weights = self.mixture.for_datasets(names) if self.mixture else None
         self.chunk_bytes = chunk_bytes
@@ -240,7 +240,7 @@ def _deal(key: int, block: int, lanes: int) -> IntArray:
 
 
 class _Segment:
-    """A stretch [start, stop) of global chunks with one interleaving; ``base`` counts what came before it."""
+    """Global chunks [start, stop) with one interleaving; ``base`` counts what came before it."""
 
     def __init__(self, start: int, stop: int | None, interleaving: Interleaving, base: list[int]) -> None:
         self.start, self.stop, self.interleaving, self.base = start, stop, interleaving, base
@@ -289,7 +289,6 @@ def _check_policy(policy: str | None, max_repeats: int | None, passes: int | Non
     if policy is not None and policy not in POLICIES:
         raise ConfigError(
             f"exhausted_policy={policy!r} is not a policy",
-            follows="the end would be undefined",
             remedy=nearest(policy, POLICIES),
         )
     if passes is not None and (policy == "stop" or max_repeats is not None):
@@ -302,7 +301,7 @@ def _check_policy(policy: str | None, max_repeats: int | None, passes: int | Non
 
 def _check_datasets(datasets: Sequence[Dataset]) -> None:
     if not datasets:
-        raise ConfigError("no dataset was given", follows="there would be nothing to read", remedy="give at least one Dataset")
+        raise ConfigError("no dataset was given", remedy="give at least one Dataset")
     names = [dataset.name for dataset in datasets]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -31,7 +31,6 @@ class TokenEstimation:
         if isinstance(self.primer, str) and self.primer != "measure":
             raise ConfigError(
                 f"TokenEstimation(primer={self.primer!r}) is neither 'measure' nor a number nor numbers by dataset",
-                follows="mixture weights could not be turned into tokens",
                 remedy="use primer='measure', a float, or {dataset name: tokens per byte}",
             )
 
@@ -48,7 +47,6 @@ class TokenEstimation:
         if name not in self.primer:
             raise ConfigError(
                 f"TokenEstimation has no tokens per byte for dataset {name!r}, only for {sorted(self.primer)}",
-                follows="its share of the mixture would be unknown",
                 remedy=f"add {name!r} to primer, or use primer='measure'",
             )
         return float(self.primer[name])

