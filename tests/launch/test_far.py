@@ -71,7 +71,7 @@ def test_of_many_that_find_an_expired_lease_exactly_one_gets_it_and_the_others_a
         assert all(f"is held by {winners[0]} (pid {os.getpid()}" in text for text in told if text != winners[0]), told
         after = read_lease(RunDir(url))
         assert after is not None
-        assert after["holder"] == winners[0]
+        assert after.holder == winners[0]
 
 
 def test_a_file_is_replaced_only_where_it_is_still_the_one_that_was_seen(objects: str) -> None:

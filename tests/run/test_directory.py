@@ -19,7 +19,7 @@ PACKAGE = Path(zephon.__file__).parent
 ROWS = re.findall(r"^ +(\S.*?\S)  .*  (run/\w+\.py)$", directory.__doc__ or "", re.M)
 # Who may read and write JSON below a RunDir: run/ itself; a probe; the supervisor's files, which only one machine can use.
 OUTSIDE = {"launch/cli/doctor.py"}
-ELSEWHERE = ("launch/backends/local/", "launch/backends/kubernetes/manifest.py", "launch/start.py")
+ELSEWHERE = ("launch/backends/local/", "launch/backends/kubernetes/manifest.py")
 NAME = re.compile(r"[a-z_]+\.(json|jsonl|lock)|COMPLETE")
 
 
@@ -37,7 +37,7 @@ def test_the_list_of_files_is_what_the_modules_name() -> None:
         (text, f"run/{path.name}")
         for path in sorted((PACKAGE / "run").glob("*.py"))
         for _, text in constants(path)
-        if NAME.fullmatch(text) and text not in ("meta.json", "COMPLETE", "supervisor.json")
+        if NAME.fullmatch(text) and text not in ("meta.json", "COMPLETE")
     }
     assert {row for row in listed if NAME.fullmatch(row[0])} == named
     assert all((PACKAGE / module).exists() for _, module in ROWS)

@@ -24,6 +24,7 @@ from zephon.launch.job import DEFAULT_WORKER, Job
 from zephon.launch.status import absolute, look, records_dir
 from zephon.launch.stored import changed, check_relative, check_same, forget_measures, placed
 from zephon.run.checkpoints import newest_checkpoint
+from zephon.run.contract_file import has_contract, read_contract
 from zephon.run.directory import RunDir
 from zephon.run.environment import environment, write_environment
 from zephon.run.events import EventLog, EventReader
@@ -158,11 +159,11 @@ def _contract(
     rundir: RunDir, spec: RunSpec, files: Json | None, allow: Sequence[str], parent: Parent | None
 ) -> tuple[Json, list[contracts.Difference]]:
     """The contract of this start, and what ``allow`` lets through."""
-    if not rundir.exists("contract.json"):
+    if not has_contract(rundir):
         return contracts.contract_of(spec, parent=parent.to_json() if parent else None, files=files), []
     if parent is not None:
         raise _fork_exists(spec.name)
-    contract: Json = rundir.read_json("contract.json")
+    contract = read_contract(rundir)
     if files is not None and not _trained(rundir):  # no step depends on what was asked for before; a fork's weights are given
         contract = {**contract, "files": files} if contract.get("parent") else contracts.contract_of(spec, files=files)
     allowed = contracts.check(contract, spec, allow=allow, run=spec.name, files=files)
@@ -180,9 +181,9 @@ def files_seen(spec: RunSpec) -> Json | None:
 
 def contract_differences(rundir: RunDir, spec: RunSpec, *, files: Json | None = None) -> list[contracts.Difference]:
     """How a start of ``spec``, with ``files`` those of ``files_seen``, would differ from the run; nothing for no run."""
-    if not rundir.exists("contract.json"):
+    if not has_contract(rundir):
         return []
-    contract, trained = rundir.read_json("contract.json"), _trained(rundir)
+    contract, trained = read_contract(rundir), _trained(rundir)
     if backend(spec.scheduler.name).here and not trained and not contract.get("parent"):
         return []
     return contracts.differences(contract, spec, files=files if trained else None)
@@ -195,7 +196,7 @@ def _trained(rundir: RunDir) -> bool:
 def _forked(spec: RunSpec, name: str) -> tuple[RunSpec, Parent]:
     """The spec of a fork, and where it comes from."""
     parent, child = rundir_of(spec), dataclasses.replace(spec, name=name)
-    if rundir_of(child).exists("contract.json"):
+    if has_contract(rundir_of(child)):
         raise _fork_exists(name)
     changes = tuple(contract_differences(parent, spec, files=files_seen(spec)))
     return forked(spec, name, parent=parent, changes=changes, run=url_of(child, rundir_of(child)))

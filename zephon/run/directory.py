@@ -19,10 +19,11 @@
         progress.json      the newest step                         rank 0                             run/progress.py
         stages.json        how its stages stand, on a cluster      coordinator                        run/attempt_stages.py
         target.json        the size last asked for, on a cluster   launcher                           run/target.py
+        supervisor.json    how it stands, on this machine          supervisor                         run/state.py
         stop.json          that it was stopped, on a cluster       launcher                           run/stop.py
         logs/              node-0/rank-0.log, stages/NAME.log      every process                      run/attempt.py
 
-Beside an attempt's files on this machine lie its supervisor's state, control port, request and lock (launch/backends/local).
+Beside an attempt's files on this machine lie its supervisor's control port, request and lock (launch/backends/local).
 Other programs read what is in parent/ (weights of a fork's parent) and tensorboard/.
 """
 
