@@ -164,7 +164,7 @@ def verb_index(tokens: Sequence[str]) -> int | None:
 
 
 def _split_verb(argv: Sequence[str]) -> tuple[str, list[str]]:
-    """The verb and all other tokens. Without one it is ``run``, but for a flag that stands alone, such as ``--version``."""
+    """The verb and all other tokens. Without one it is ``run``, or none for flags such as ``--version``."""
     tokens = list(argv)
     index = verb_index(tokens)
     if index is None:

@@ -18,11 +18,11 @@ from zephon.launch.config.packaged import groups_in
 from zephon.launch.config.schema import choices_of, field_names
 
 BASH = """_zephon() {
-  local IFS=$'\\n' word
+  local IFS=$'\\n' current
   mapfile -t COMPREPLY < <(zephon --complete "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)
-  # bash has cut the word at every "=": what is before the last one must not be inserted again
-  word="${COMP_LINE:0:COMP_POINT}"; word="${word##* }"
-  if [[ "$word" == *=* ]]; then COMPREPLY=("${COMPREPLY[@]#"${word%=*}="}"); fi
+  # bash cuts arguments at every "=": what is before the last one must not be inserted again
+  current="${COMP_LINE:0:COMP_POINT}"; current="${current##* }"
+  if [[ "$current" == *=* ]]; then COMPREPLY=("${COMPREPLY[@]#"${current%=*}="}"); fi
   [[ ${#COMPREPLY[@]} -eq 1 && "${COMPREPLY[0]}" == *[=.] ]] && compopt -o nospace
   return 0
 }

@@ -149,20 +149,20 @@ def merged(directory: Path, tails: dict[Path, Tail], *, rank: int | None = None)
 
 def stamp_of(line: str) -> float | None:
     """Seconds since 1970 of a line that begins with a time of day, in local time or with Z."""
-    found = _STAMP.search(line[:40])
-    if found is None:
+    stamp = _STAMP.search(line[:40])
+    if stamp is None:
         return None
     try:
-        when = datetime.fromisoformat(found[1].replace(" ", "T") + ("+00:00" if found[3] else ""))
+        when = datetime.fromisoformat(stamp[1].replace(" ", "T") + ("+00:00" if stamp[3] else ""))
     except ValueError:
         return None
-    return when.timestamp() + float(f"0.{found[2] or 0}")
+    return when.timestamp() + float(f"0.{stamp[2] or 0}")
 
 
 def level_of(line: str) -> int:
-    """0 debug to 3 error, from a level word in the line; lines without one are information, or errors if they say so."""
-    found = _LEVEL.search(line)
-    if found is None:
+    """0 debug to 3 error, from the name of a level in the line; lines without one are information, or errors if they say so."""
+    level = _LEVEL.search(line)
+    if level is None:
         return 3 if _ERROR.search(line) else 1
-    letter = (found[1] or found[2])[0]
+    letter = (level[1] or level[2])[0]
     return {"D": 0, "I": 1, "W": 2, "E": 3, "C": 3}[letter]

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _storage_failed(
             f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""),
-            "check the path, its rights and the free space; `zephon doctor` looks at all of them",
+            "check the path, its rights and the free space; `zephon doctor` checks all of them",
         )
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in _STORES:

@@ -158,7 +158,7 @@ def _load_user_file(path: Path) -> str:
     if not path.is_file():
         raise ConfigError(
             f"conf={path}: the file does not exist",
-            remedy="check the path; a shipped experiment is named without .yaml, for example conf=exp1",
+            remedy="check the path; a packaged experiment is named without .yaml, for example conf=exp1",
         )
     node = _mapping(path)
     for key in leaves(node):
