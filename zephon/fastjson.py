@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 Bytes = bytes | bytearray | memoryview
+Json = dict[str, Any]
+"""A JSON object: what a configuration, a record of the run directory or a cluster's answer is before anybody has read it."""
 
 
 def strict_loads(data: Bytes) -> Any:

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zephon.fastjson import Json as Json
+
 IntArray = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
-
-Json = dict[str, Any]
-"""A JSON object: what a configuration, a record of the run directory or a cluster's answer is before anybody has read it."""
 
 Payload = dict[str, Any]
 """The fields of one document or packed row, as user code sees them."""

@@ -209,7 +209,12 @@ LIGHT = [
     ["--completion", "bash"],
     ["--complete", "zephon "],
     ["--complete", "zephon run conf="],
+    ["--complete", "zephon status "],
     *([verb, "--help"] for verb in VERBS),
+    ["list"],
+    ["list", "--json"],
+    ["status"],
+    ["status", "toy", "--json"],
 ]
 
 

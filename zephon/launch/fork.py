@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 from zephon.errors import ConfigError
+from zephon.fastjson import Json
 from zephon.launch.contract import Difference
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
-from zephon.types import Json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zephon.errors import ConfigError
+from zephon.fastjson import Json
 from zephon.io.named import listings
 from zephon.launch import contract as contracts
 from zephon.launch.backends.registry import backend, backend_of
@@ -35,7 +36,6 @@ from zephon.run.specs import new_attempt, newest_spec
 from zephon.spec.experiment import RunSpec
 from zephon.stages import stage as stages
 from zephon.stages.record import outstanding
-from zephon.types import Json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zephon.errors import ConfigError
+from zephon.fastjson import Json
 from zephon.launch.backends.registry import backend
 from zephon.launch.config.compose import option
 from zephon.launch.config.overrides import split, to_tree
@@ -19,7 +20,6 @@ from zephon.run.contract_file import has_contract, read_contract
 from zephon.run.directory import RunDir
 from zephon.run.environment import read_environment
 from zephon.spec.experiment import RunSpec
-from zephon.types import Json
 
 
 def placed(spec: RunSpec, rundir: RunDir) -> RunSpec:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from zephon.fastjson import Json
 from zephon.run.directory import RunDir
 from zephon.run.plain import as_record
-from zephon.types import Json
 
 _FILE = "data_end.json"
 

@@ -15,9 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 import psutil
 
+from zephon.fastjson import Json
 from zephon.run.directory import RunDir
 from zephon.run.plain import as_record
-from zephon.types import Json
 
 _PACKAGES = (
     "zephon-elastic",

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 import psutil
 
 from zephon.errors import ConfigError
+from zephon.fastjson import Json
 from zephon.run.directory import RunDir
 from zephon.run.plain import as_record
-from zephon.types import Json
 
 LEASE_S = 30.0
 RENEW_S = 2.0

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from zephon.fastjson import Json
 from zephon.run.directory import RunDir
-from zephon.types import Json
 
 FILE = "metrics.jsonl"
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from zephon.exits import outcome_of
+from zephon.fastjson import Json
 from zephon.run.attempt import place
 from zephon.run.directory import RunDir
-from zephon.types import Json
 
 State = Literal["QUEUED", "STARTING", "RUNNING", "DRAINING", "UNKNOWN", "DONE", "STOPPED", "FAILED"]
 ENDED: tuple[State, ...] = ("DONE", "STOPPED", "FAILED")

@@ -8,32 +8,15 @@ Nothing outside launch/backends asks for a backend's name: it asks the object wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
-from torchx.runner import Runner
-from torchx.schedulers.api import Scheduler
-from torchx.specs import AppDryRunInfo, AppState
-
-from zephon.launch.appdef import app_def
 from zephon.launch.job import Job
 from zephon.run.directory import RunDir
 from zephon.run.events import EventReader
 from zephon.run.lease import Lease
-from zephon.run.state import AttemptState, State
+from zephon.run.state import AttemptState
 from zephon.spec.experiment import RunSpec
-
-APP_STATES: dict[State, AppState] = {
-    "QUEUED": AppState.PENDING,
-    "STARTING": AppState.PENDING,
-    "RUNNING": AppState.RUNNING,
-    "DRAINING": AppState.RUNNING,
-    "UNKNOWN": AppState.UNKNOWN,
-    "DONE": AppState.SUCCEEDED,
-    "STOPPED": AppState.CANCELLED,
-    "FAILED": AppState.FAILED,
-}
-"""Our states in TorchX's terms."""
 
 
 class Backend(Protocol):
@@ -91,21 +74,3 @@ class Backend(Protocol):
 
     def log_lines(self, rundir: RunDir, attempt: int, node: int, *, follow: bool) -> Iterable[str]:
         """The log of one node, with newlines."""
-
-
-class Torchx:
-    """Submits to one TorchX scheduler, with the options of a spec; no entry points are read."""
-
-    def __init__(self, name: str, factory: Callable[..., Scheduler[Any]]) -> None:
-        self.name, self._factory = name, factory
-
-    def runner(self) -> Runner:
-        return Runner("zephon", {self.name: self._factory})
-
-    def request(self, job: Job, options: Mapping[str, Any]) -> AppDryRunInfo[Any, Any]:
-        with self.runner() as runner:
-            return runner.dryrun(app_def(job), self.name, dict(options))
-
-    def submit(self, job: Job, options: Mapping[str, Any]) -> str:
-        with self.runner() as runner:
-            return str(runner.schedule(runner.dryrun(app_def(job), self.name, dict(options))))

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from zephon.errors import ConfigError
+from zephon.fastjson import Json
 from zephon.launch import contract as contracts
 from zephon.launch import start as launcher
 from zephon.launch.backends.registry import backend
@@ -28,7 +29,6 @@ from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 from zephon.stages import stage as stages
 from zephon.stages.record import would_run
-from zephon.types import Json
 from zephon.world import World
 
 

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from zephon.agent.rules import allowed_nodes
 from zephon.errors import ConfigError
 from zephon.exits import Exit
-from zephon.launch.backends.base import Torchx
 from zephon.launch.backends.kubernetes.errors import ClusterError, NotFound
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
 from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler, create_scheduler
 from zephon.launch.backends.kubernetes.status import Summary
+from zephon.launch.backends.submission import Torchx
 from zephon.launch.job import Job
 from zephon.run.attempt_stages import read_attempt_stages
 from zephon.run.data_end import ended_at

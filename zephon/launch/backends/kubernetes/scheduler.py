@@ -19,7 +19,6 @@ from torchx.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, Role, R
 
 from zephon.errors import ConfigError
 from zephon.launch.appdef import ROLE
-from zephon.launch.backends.base import APP_STATES
 from zephon.launch.backends.kubernetes import names
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.errors import ClusterError, Conflict, NotFound
@@ -29,6 +28,7 @@ from zephon.launch.backends.kubernetes.options import KubernetesOptions, options
 from zephon.launch.backends.kubernetes.queue import check_queue, is_queued, queue_says, set_active
 from zephon.launch.backends.kubernetes.rescale import Rescaled, check_not_ended, check_rescale, effect, rescale_job
 from zephon.launch.backends.kubernetes.status import Phase, Summary, conditions_of, summarize
+from zephon.launch.backends.submission import APP_STATES
 from zephon.types import Json
 
 _PHASES: dict[Phase, AppState] = {

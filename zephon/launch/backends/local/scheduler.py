@@ -25,10 +25,10 @@ from torchx.specs import AppDef, AppDryRunInfo, ReplicaStatus, Role, RoleStatus,
 
 from zephon.errors import ConfigError, ZephonError
 from zephon.launch.appdef import ROLE, job_of
-from zephon.launch.backends.base import APP_STATES
 from zephon.launch.backends.local.index import add, app_id_of, app_of, apps, find_app
 from zephon.launch.backends.local.request import LocalRequest, devices, gpus_of_node
 from zephon.launch.backends.local.supervision import command, read_state, running
+from zephon.launch.backends.submission import APP_STATES
 from zephon.run.attempt import place
 from zephon.run.directory import RunDir
 
