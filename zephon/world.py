@@ -88,7 +88,7 @@ class World:
 
     @property
     def kind(self) -> str:
-        """The least permissive word that covers this division, or "impossible"."""
+        """The least permissive choice of ``allow`` that covers this division, or "impossible"."""
         return _kind(self.lanes, self.global_batch_size, self.dp_degree)
 
     def allowed(self) -> list[int]:
@@ -114,13 +114,13 @@ class World:
     def microbatches(self, rank: int, size: int) -> list[Microbatch]:
         """The rank's forwards of one step, at most ``size`` rows each and none across two lanes.
 
-        Ranks with fewer forwards than the busiest one get empty ones behind, so that all run the same number.
+        Ranks with fewer forwards than the busiest one get empty ones at the end, so that all run the same number.
         """
-        mine = _cut(self.shares(rank), size)
+        own = _cut(self.shares(rank), size)
         if self.kind == "uneven":
             most = max(len(_cut(self.shares(other), size)) for other in range(self.dp_degree))
-            mine += [Microbatch(mine[-1].lane, 0, 0)] * (most - len(mine))
-        return mine
+            own += [Microbatch(own[-1].lane, 0, 0)] * (most - len(own))
+        return own
 
 
 def _kind(lanes: int, batch: int, dp: int) -> str:

@@ -14,7 +14,7 @@ from zephon.engine.lane import Lane
 from zephon.engine.rows import RowSlice, gather, zero_weight
 from zephon.io import Dataset
 from zephon.ops.block import Block
-from zephon.types import Address, Column, Dropped, DropSummary, IntArray
+from zephon.types import Address, Column, Dropped, DropSummary, IntArray, Ragged
 from zephon.world import Share, World
 
 
@@ -82,7 +82,7 @@ class Delivery:
         return enough or (not self.drop_last and any(lane.ready for lane in lanes.values()))
 
     def _rows(self, lane: Lane, share: Share, first: int, last: int) -> RowSlice | Block | None:
-        """Takes the share's rows out of the lane, passing over what other ranks own of it."""
+        """Takes the share's rows out of the lane, skipping what other ranks own of it."""
         if first == last:
             return None
         if first == share.first and first:
@@ -103,13 +103,13 @@ class Delivery:
         dropped: tuple[DropSummary, ...],
         like: Mapping[str, Column] | None,
     ) -> SampleBatch:
+        starts: Ragged | None
         if not block:
             fields, starts, used = zero_weight(like, 1, self.length or 1)
             real, counts = 0, [0] * len(self.names)
         else:
-            fields, maybe_starts, used = gather(block)
+            fields, starts, used = gather(block)
             real, counts = len(block), block.tokens()
-            starts = maybe_starts  # type: ignore[assignment]
         return SampleBatch(
             fields=fields,
             starts=starts,

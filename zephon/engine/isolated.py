@@ -14,7 +14,7 @@ import pickle
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from zephon.batch import SampleBatch
 from zephon.engine.meters import Meters
@@ -28,13 +28,23 @@ _REPORT_SECONDS = 0.25
 _SLOTS = 2  # one group on its way and one being made
 
 
+class _Spent(NamedTuple):
+    """The child's meters, without its own loop: that waits for batches all the time, and only the parent's waiting counts."""
+
+    documents: collections.Counter[str]
+    bytes: collections.Counter[str]
+    working: dict[str, float]
+    workers: float
+    backpressure: float
+
+
 class _Group(NamedTuple):
-    """What the child sends: batches, how the stream ended behind them if it did, and now and then its meters."""
+    """What the child sends: batches, how the stream ended after them if it did, and now and then its meters."""
 
     batches: list[SampleBatch]
     ended: bool
     error: Exception | None
-    spent: tuple[Any, ...] | None
+    spent: _Spent | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +66,8 @@ class _Serve:
                 spent = None
                 if time.perf_counter() - reported > _REPORT_SECONDS or ended:
                     reported = time.perf_counter()
-                    # The child's own loop waits for batches all the time; only the parent's waiting counts.
-                    spent = (meters.documents, meters.bytes, {**meters.waiting, "loop": 0.0}, meters.working)
+                    workers, backpressure = meters.waiting["workers"], meters.waiting["backpressure"]
+                    spent = _Spent(meters.documents, meters.bytes, meters.working, workers, backpressure)
                 channel.send(_Group(batches, ended, error, spent), slot)
                 if ended:
                     running.close()
@@ -68,7 +78,7 @@ class _Serve:
 
 
 def _taken(running: Running, most: int) -> tuple[list[SampleBatch], bool, Exception | None]:
-    """One batch, for which it waits, and those that are ready behind it; whether the stream has ended, and the error."""
+    """One batch, for which it waits, and those that are ready after it; whether the stream has ended, and the error."""
     batches: list[SampleBatch] = []
     try:
         batches.append(next(running))
@@ -122,9 +132,9 @@ class Isolated(Iterator[SampleBatch]):
             self.close()
             raise
         if group.spent is not None:
-            documents, sizes, waiting, working = group.spent
-            self._meters.documents, self._meters.bytes, self._meters.working = documents, sizes, working
-            self._meters.waiting.update(workers=waiting["workers"], backpressure=waiting["backpressure"])
+            spent = group.spent
+            self._meters.documents, self._meters.bytes, self._meters.working = spent.documents, spent.bytes, spent.working
+            self._meters.waiting.update(workers=spent.workers, backpressure=spent.backpressure)
         self._ready.extend(group.batches)
         if group.ended:
             self._end = group.error or StopIteration()
