@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.live import Live
@@ -112,9 +112,9 @@ def stages_text(stages: Mapping[str, str]) -> str:
 
 def stage_lines(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """What to say about stages whose state has changed since the last look."""
-    said = {"skipped": "skipped, its inputs are unchanged"}
+    reasons = {"skipped": "skipped, its inputs are unchanged"}
     changed = {name: state for name, state in now.items() if state not in ("waiting", before.get(name))}
-    return [f"stage {name}: {said.get(state, state)}" for name, state in changed.items()]
+    return [f"stage {name}: {reasons.get(state, state)}" for name, state in changed.items()]
 
 
 def resize_text(resize: Resized) -> str:
@@ -137,14 +137,3 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def until(rundir: RunDir, test: Callable[[RunStatus], bool], console: Console) -> RunStatus:
-    """Like ``follow``, until a test holds or the run ends."""
-    events = EventReader(rundir)
-    while True:
-        status = look(rundir, events=events)
-        if test(status) or status.state not in LIVE:
-            console.print(one_line(status), highlight=False, soft_wrap=True)
-            return status
-        time.sleep(0.1)
