@@ -112,7 +112,7 @@ def test_a_closed_isolated_iterator_is_at_its_end() -> None:
     pipeline = small(isolated=True)
     batches = iter(pipeline)
     next(batches)
-    assert isinstance(batches._running, Isolated)  # type: ignore[attr-defined]
+    assert isinstance(batches.running, Isolated)  # type: ignore[attr-defined]
     pipeline.close()
     assert next(batches, None) is None
 
