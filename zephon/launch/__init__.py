@@ -1,9 +1,9 @@
-"""``python -m zephon.launch``: config -> RunSpec -> contract -> AppDef -> scheduler.
+"""``python -m zephon.launch``: config -> RunSpec -> contract -> Job -> backend.
 
-cli.py          argv -> verb; compose.py the Hydra composition; schema.py its types; overrides.py what is typed
-contract.py     which differences a resume accepts
-session.py      start, resume, stop, rescale: the verbs as functions
-appdef.py       RunSpec -> TorchX AppDef, pure; plan.py what would be submitted
-status.py display.py logs.py   what is seen
-backends/ where jobs run
+cli/            argv -> verb, and what is seen: plan, status, logs
+config/         the Hydra composition, its types, what is typed
+contract.py     which differences a resume accepts; fork.py a new run from a checkpoint; stored.py a stored experiment
+start.py        start and resume; control.py stop and rescale; status.py the state of a run
+job.py          one attempt as a value; appdef.py the same for TorchX
+backends/       who carries a job out: base.py says what each can do, registry.py finds it by its name
 """

@@ -13,10 +13,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from zephon.errors import ConfigError, ContractError, nearest
+from zephon.fastjson import Json
 from zephon.run.contract_file import write_contract
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
@@ -32,24 +33,22 @@ class Difference:
 
     kind: Literal["pinned", "guarded"]
     field: str
-    run: Any
-    now: Any
+    run: object
+    now: object
 
 
-def contract_of(
-    spec: RunSpec, *, parent: Mapping[str, Any] | None = None, files: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def contract_of(spec: RunSpec, *, parent: Json | None = None, files: Json | None = None) -> Json:
     """The contract of a first start; ``files`` as ``listing.listings`` gives them."""
     made = {"version": VERSION, "pinned": spec.fields_of("pinned"), "guarded": spec.fields_of("guarded"), "allowed": []}
     if files is not None:
         made["files"] = dict(files)
     if parent is not None:
         made["parent"] = dict(parent)
-    plain: dict[str, Any] = json.loads(json.dumps(made))  # tuples become lists, as they do on disk
+    plain: Json = json.loads(json.dumps(made))  # tuples become lists, as they do on disk
     return plain
 
 
-def differences(contract: Mapping[str, Any], spec: RunSpec, *, files: Mapping[str, Any] | None = None) -> list[Difference]:
+def differences(contract: Json, spec: RunSpec, *, files: Json | None = None) -> list[Difference]:
     """All pinned and guarded fields that differ, pinned ones first, by name; then datasets whose files have changed.
 
     A field that the contract is older than counts as what runs did before it existed (`RunSpec.assumed`).
@@ -66,22 +65,24 @@ def differences(contract: Mapping[str, Any], spec: RunSpec, *, files: Mapping[st
     return found + _changed_files(contract.get("files") or {}, files or {})
 
 
-def _changed_files(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    def told(one: Mapping[str, Any]) -> str:
-        return f"{one['files']} files, {one['size']:,} units, sha256 {one['sha256'][:12]}"
+def _changed_files(old: Json, new: Json) -> list[Difference]:
+    def shown_files(listing: Json) -> str:
+        return f"{listing['files']} files, {listing['size']:,} units, sha256 {listing['sha256'][:12]}"
 
     both = sorted(old.keys() & new.keys())
     changed = [name for name in both if old[name]["sha256"] != new[name]["sha256"]]
-    return [Difference("pinned", f"data.datasets.{name}{FILES}", told(old[name]), told(new[name])) for name in changed]
+    return [
+        Difference("pinned", f"data.datasets.{name}{FILES}", shown_files(old[name]), shown_files(new[name])) for name in changed
+    ]
 
 
 def check(
-    contract: Mapping[str, Any],
+    contract: Json,
     spec: RunSpec,
     *,
     allow: Sequence[str] = (),
     run: str,
-    files: Mapping[str, Any] | None = None,
+    files: Json | None = None,
 ) -> list[Difference]:
     """The guarded differences that ``allow`` lets through; ``files`` are those of now, where they can be seen.
 
@@ -132,15 +133,15 @@ def _refusal(refused: list[Difference], run: str) -> ContractError:
     return error
 
 
-def shown(value: Any) -> str:
-    return value if value == NOT_SET else json.dumps(value, ensure_ascii=False)
+def shown(value: object) -> str:
+    return NOT_SET if value == NOT_SET else json.dumps(value, ensure_ascii=False)
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def record(rundir: RunDir, contract: dict[str, Any], spec: RunSpec, allowed: list[Difference], *, attempt: int) -> None:
+def record(rundir: RunDir, contract: Json, spec: RunSpec, allowed: list[Difference], *, attempt: int) -> None:
     """Writes the contract after a start: the guarded values now in force, and what was allowed when."""
     if allowed:
         contract["guarded"] = contract_of(spec)["guarded"]

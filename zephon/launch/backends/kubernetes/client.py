@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
+from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes.errors import ClusterError, NotFound, no_cluster, refusal, unreachable
-from zephon.types import Json
 
 COLLECTIONS = {
     "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
@@ -48,7 +48,7 @@ class Cluster:
     def server(self) -> str:
         return str(self._client().configuration.host)
 
-    def create(self, document: Mapping[str, Any], *, dry_run: bool = False) -> Json:
+    def create(self, document: Json, *, dry_run: bool = False) -> Json:
         """Creates an object; unknown fields in it are errors. With ``dry_run`` everything is checked and nothing kept."""
         metadata = document["metadata"]
         query = [("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])]
@@ -69,7 +69,7 @@ class Cluster:
         items: list[Json] = answer.get("items") or []
         return items
 
-    def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> Json:
+    def patch(self, kind: str, namespace: str, name: str, change: Json) -> Json:
         """A merge patch; with ``metadata.resourceVersion`` in it, refused if the object has changed since."""
         action = f"change {kind} {namespace}/{name}"
         return self.request("PATCH", self._path(kind, namespace, name), body=change, content_type=MERGE, action=action)
@@ -110,7 +110,7 @@ class Cluster:
         *,
         action: str,
         query: list[tuple[str, str]] | None = None,
-        body: Mapping[str, Any] | None = None,
+        body: Json | None = None,
         content_type: str | None = None,
     ) -> Json:
         """One request, repeated while that can help.
@@ -129,7 +129,7 @@ class Cluster:
         path: str,
         *,
         query: list[tuple[str, str]],
-        body: Mapping[str, Any] | None,
+        body: Json | None,
         content_type: str | None,
         action: str,
         timeout: Any = None,

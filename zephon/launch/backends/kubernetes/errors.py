@@ -9,10 +9,9 @@ ClusterError            the cluster cannot be reached, or refuses
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from zephon.errors import ZephonError
+from zephon.fastjson import Json
 
 _RBAC = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]*)" in API group "(?P<group>[^"]*)"'
@@ -36,7 +35,7 @@ class Conflict(ClusterError):
     """The name is taken, or the object was changed by somebody else meanwhile."""
 
 
-def refusal(status: int, answer: Mapping[str, Any], *, action: str) -> ClusterError:
+def refusal(status: int, answer: Json, *, action: str) -> ClusterError:
     """The error for an HTTP status and the API server's ``Status`` object.
 
     Args:

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.errors import ClusterError, NotFound
 from zephon.launch.backends.kubernetes.names import ATTEMPT, INDEX, ROLE, RUN
 from zephon.launch.backends.kubernetes.status import main_containers
-from zephon.types import Json
 
 
 def node_log(

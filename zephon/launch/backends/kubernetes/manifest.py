@@ -17,13 +17,13 @@ import yaml
 from torchx.specs import AppDef
 
 from zephon.exits import DRAINS, FINAL
+from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes import names
 from zephon.launch.backends.kubernetes.facts import JobFacts, facts_of
 from zephon.launch.backends.kubernetes.options import KubernetesOptions
 from zephon.launch.backends.kubernetes.overlay import apply_overlay, changes
 from zephon.launch.backends.kubernetes.pod import coordinator_template, labels, node_template, selector
 from zephon.launch.job import COORDINATOR_MODULE
-from zephon.types import Json
 
 # What the agent's exit status means is written in zephon/agent/entry.py.
 

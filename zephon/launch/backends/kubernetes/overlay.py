@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zephon.errors import ConfigError, nearest
-from zephon.types import Json
+from zephon.fastjson import Json
 
 TARGETS = ("job", "nodes", "pods", "config_map", "service", "coordinator")
 _TEMPLATES = {"nodes": ("job",), "pods": ("job", "coordinator")}
@@ -37,7 +37,7 @@ _OURS = {
 _NAMED_BY = {"volumeMounts": "mountPath"}
 
 
-def apply_overlay(built: Mapping[str, Json], overlay: Mapping[str, Any]) -> dict[str, Json]:
+def apply_overlay(built: Mapping[str, Json], overlay: Json) -> dict[str, Json]:
     """Copies of the built objects with the overlay merged in.
 
     Raises:
@@ -61,7 +61,7 @@ def apply_overlay(built: Mapping[str, Json], overlay: Mapping[str, Any]) -> dict
     return merged
 
 
-def changes(before: Any, after: Any, path: str = "") -> Iterator[str]:
+def changes(before: object, after: object, path: str = "") -> Iterator[str]:
     """What an overlay changed, one line a leaf: ``spec.template.spec.hostNetwork: (absent) -> True``."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
@@ -83,11 +83,11 @@ class _Absent:
 _ABSENT = _Absent()
 
 
-def _check(patch: Any, at: str, *, owned: set[tuple[str, ...]]) -> None:
+def _check(patch: object, at: str, *, owned: set[tuple[str, ...]]) -> None:
     if not isinstance(patch, Mapping):
         raise ConfigError(f"{at}={patch!r} is not a mapping", follows="it could not be merged", remedy="write KEY: VALUE pairs")
     for path in owned:
-        value: Any = patch
+        value: object = patch
         for key in path:
             if not isinstance(value, Mapping) or key not in value:
                 break
@@ -108,7 +108,7 @@ def _key(path: str, items: list[Any]) -> str | None:
     return key if items and all(isinstance(item, Mapping) and key in item for item in items) else None
 
 
-def _merge(base: Any, patch: Any, at: str) -> Any:
+def _merge(base: Any, patch: object, at: str) -> Any:
     if isinstance(base, Mapping) and isinstance(patch, Mapping):
         merged = dict(base)
         for key, value in patch.items():

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 
+from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes.facts import JobFacts
 from zephon.launch.backends.kubernetes.names import ATTEMPT, MANAGED_BY, ROLE, RUN, SPEC, SPEC_SHA256, label_value
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, Toleration, Volume
-from zephon.types import Json
 
 SPEC_FILE = "/etc/zephon/spec.json"
 MARGIN_S = 30

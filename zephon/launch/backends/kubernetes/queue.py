@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from zephon.errors import ConfigError
+from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.errors import Forbidden, NotFound
 from zephon.launch.backends.kubernetes.options import KubernetesOptions
-from zephon.types import Json
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 ELASTIC_GATE = "kueue.x-k8s.io/elastic-job"

@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 
 from zephon.errors import ConfigError
+from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.errors import Conflict
 from zephon.launch.backends.kubernetes.names import NODES_MAX, NODES_MIN
 from zephon.launch.backends.kubernetes.queue import is_elastic, is_queued
-from zephon.types import Json
 
 ATTEMPTS = 10
 

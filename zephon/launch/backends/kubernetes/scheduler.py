@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Schedule
 from torchx.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, Role, RoleStatus, runopts
 
 from zephon.errors import ConfigError
+from zephon.fastjson import Json
 from zephon.launch.appdef import ROLE
 from zephon.launch.backends.kubernetes import names
 from zephon.launch.backends.kubernetes.client import Cluster
@@ -29,7 +30,6 @@ from zephon.launch.backends.kubernetes.queue import check_queue, is_queued, queu
 from zephon.launch.backends.kubernetes.rescale import Rescaled, check_not_ended, check_rescale, effect, rescale_job
 from zephon.launch.backends.kubernetes.status import Phase, Summary, conditions_of, summarize
 from zephon.launch.backends.submission import APP_STATES
-from zephon.types import Json
 
 _PHASES: dict[Phase, AppState] = {
     "Pending": AppState.PENDING,
@@ -43,11 +43,11 @@ DELETE_MARGIN_S = 60.0
 class _Options(runopts):  # type: ignore[misc]
     """TorchX's option table, resolved by our typed options so that an error names field, value and remedy."""
 
-    def resolve(self, cfg: Mapping[str, Any], *, ignore_unknown: bool = False) -> dict[str, Any]:
+    def resolve(self, cfg: Json, *, ignore_unknown: bool = False) -> Json:
         return options_from(cfg).to_dict()
 
 
-class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
+class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
     """One cluster; nothing is opened before the first verb that needs it.
 
     Args:
@@ -83,7 +83,7 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
 
     # submit
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Request]:
+    def _submit_dryrun(self, app: AppDef, cfg: Json) -> AppDryRunInfo[Request]:
         request = build(app, options_from(cfg), submission=uuid.uuid4().hex)
         return AppDryRunInfo(request, Request.to_yaml)
 
@@ -176,7 +176,7 @@ class KubernetesScheduler(Scheduler[dict[str, Any]]):  # type: ignore[misc]
         pods = cluster.find("Pod", namespace, labels=_selector(job))
         return summarize(job, pods, queued=queue_says(cluster, job), warnings=_warnings(cluster, job, pods))
 
-    def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
+    def list(self, cfg: Json | None = None) -> list[ListAppResponse]:
         options = options_from(cfg) if cfg else self.options
         jobs = self._cluster(options).find("Job", options.namespace, labels=f"{names.MANAGED_BY}=zephon")
         return [

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from zephon.exits import DRAINS, MEANING, Exit
+from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes.names import INDEX, ROLE
 from zephon.launch.backends.kubernetes.queue import STOPPED_BY_USER, Queued, is_queued
 from zephon.run.state import ENDED, State
-from zephon.types import Json
 
 Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
 _PHASES: dict[str, Phase] = {"Running": "Running", "Succeeded": "Succeeded", "Failed": "Failed"}

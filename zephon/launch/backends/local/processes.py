@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import signal
-from typing import Any
 
 import psutil
 
+from zephon.fastjson import Json
 
-def write_private(path: str, data: dict[str, Any]) -> None:
+
+def write_private(path: str, data: Json) -> None:
     """Writes a small file that only its owner may read: who knows the token may stop the run."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(handle, "w", encoding="utf-8") as file:

@@ -30,6 +30,7 @@ from zephon.agent.stage_runner import StageRunner
 from zephon.agent.training import Training
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit, outcome_of
+from zephon.fastjson import Json
 from zephon.launch.backends.local.nodes import Nodes
 from zephon.launch.backends.local.processes import write_private
 from zephon.launch.backends.local.request import LocalRequest, gpus_of_node
@@ -236,7 +237,7 @@ class Supervisor:
         finally:
             writer.close()
 
-    def _obey(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _obey(self, message: Json) -> Json:
         if not secrets.compare_digest(str(message.get("token")), self.token):
             return {
                 "ok": False,
