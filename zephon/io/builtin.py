@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from zephon.errors import ConfigError, nearest
-from zephon.io.formats.memory import InMemoryShard
+from zephon.io.in_memory import InMemoryShard
 from zephon.io.storage import FileSystem, filesystem
 
 _HEADING = re.compile(r"\n(?=[^\n]+\n(?:={4,}|\*{4,}|-{4,})\n)")

@@ -12,7 +12,7 @@ import numpy as np
 from zephon.errors import ConfigError, NotFound, address_of
 from zephon.io import builtin
 from zephon.io.formats.base import Format, Shard, detect, format_named
-from zephon.io.formats.memory import InMemoryShard
+from zephon.io.in_memory import InMemoryShard
 from zephon.io.listing import list_files, unusable
 from zephon.io.storage import FileSystem
 from zephon.types import Address, ByteAddress, IntArray

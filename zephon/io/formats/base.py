@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from zephon.errors import ConfigError, DataError, ErrorAddress, address_error, nearest
+from zephon.io.in_memory import InMemoryShard
 from zephon.io.storage import FileSystem
 from zephon.types import Column, Json
-
-if TYPE_CHECKING:
-    from zephon.io.formats.memory import InMemoryShard
 
 
 class Shard(NamedTuple):
