@@ -70,18 +70,18 @@ class Taken:
 def rank_main(rank: int, size: int, folder: str, steps: int, quick: bool, answer: Connection) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store-{size}", size)
-    world = distributed.join(distributed.Seat(rank=rank, size=size), device=torch.device("cpu"), store=store)
+    membership = distributed.join(distributed.ProcessInfo(rank=rank, size=size), device=torch.device("cpu"), store=store)
     sessions: dict[str, Session] = {}
     for way in WAYS:
         run = RunDir(f"{folder}/{size}-{way.replace(' ', '-')}")
-        job = job_for(spec(way, steps=steps, quick=quick), run, world, tell=lambda _: None, fence=lambda: None)
-        sessions[way] = build(job, world)
+        job = job_for(spec(way, steps=steps, quick=quick), run, membership, log=lambda _: None, fence=lambda: None)
+        sessions[way] = build(job, membership)
     sources = {way: session.steps(leaving=lambda: False) for way, session in sessions.items()}
     taken = {way: Taken([], [], []) for way in WAYS}
     for _ in range(steps):
         for way, session in sessions.items():
             step = next(sources[way])
-            world.exchange(None)  # begin together, so that nobody's lateness counts
+            membership.exchange(None)  # begin together, so that nobody's lateness counts
             wall, cpu = time.perf_counter(), time.process_time()
             update = session.update(step)
             taken[way].wall.append(time.perf_counter() - wall)
@@ -89,7 +89,7 @@ def rank_main(rank: int, size: int, folder: str, steps: int, quick: bool, answer
             taken[way].losses.append(update.loss)
     for session in sessions.values():
         session.close()
-    world.leave()
+    membership.leave()
     answer.send(taken)
 
 

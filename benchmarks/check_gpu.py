@@ -28,7 +28,7 @@ from zephon.train.attention import has_varlen
 from zephon.train.feed import job_for
 from zephon.train.model import Decoder, initialise
 from zephon.train.session import Session, build
-from zephon.train.step import Rows
+from zephon.train.step import TokenRows
 
 SMALL = ModelSpec(dim=128, layers=3, heads=4, kv_heads=2)
 VOCABULARY, ROWS, LENGTH = 1000, 4, 256
@@ -70,12 +70,12 @@ def main() -> int:
 def lines(device: torch.device, *, seconds: float, small: bool) -> Iterator[Line]:
     """All rows, as they are measured."""
     yield from precision(device)
-    world = distributed.join(distributed.Seat(), device=device)
+    membership = distributed.join(distributed.ProcessInfo(), device=device)
     try:
-        yield from canonical(device, world)
-        yield from speed(device, world, seconds=seconds, small=small)
+        yield from canonical(device, membership)
+        yield from speed(device, membership, seconds=seconds, small=small)
     finally:
-        world.leave()
+        membership.leave()
 
 
 def precision(device: torch.device) -> Iterator[Line]:
@@ -102,7 +102,9 @@ def precision(device: torch.device) -> Iterator[Line]:
                 )
 
 
-def gradient(device: torch.device, rows: Rows, *, attend: str = "dense", low: bool = False, compiled: bool = False) -> Tensor:
+def gradient(
+    device: torch.device, rows: TokenRows, *, attend: str = "dense", low: bool = False, compiled: bool = False
+) -> Tensor:
     """The small model's loss and gradient, as one float32 vector on the CPU."""
     model = Decoder(SMALL, VOCABULARY, attend=attend)
     initialise(model, seed=0, layers=SMALL.layers)
@@ -119,7 +121,7 @@ def gradient(device: torch.device, rows: Rows, *, attend: str = "dense", low: bo
     return torch.cat(parts).float().cpu()
 
 
-def canonical(device: torch.device, world: distributed.World) -> Iterator[Line]:
+def canonical(device: torch.device, membership: distributed.Membership) -> Iterator[Line]:
     """Bits that must repeat, and the distance between the two reductions."""
     reduction.repeatable(device)
     model = Decoder(SMALL, VOCABULARY, attend="dense")
@@ -127,13 +129,13 @@ def canonical(device: torch.device, world: distributed.World) -> Iterator[Line]:
     model = model.to(device)
     rows = some_rows().to(device)
 
-    def sums(part: Rows) -> tuple[Tensor, Tensor]:
+    def sums(part: TokenRows) -> tuple[Tensor, Tensor]:
         minimised, entropy = model(part.input_ids, part.positions, part.labels)
         return minimised, entropy
 
     def collect(reduce: Callable[..., Tensor], **options: int) -> Tensor:
         model.zero_grad(set_to_none=True)
-        loss = reduce(model, sums, rows, tokens=rows.tokens, world=world, **options)
+        loss = reduce(model, sums, rows, tokens=rows.tokens, membership=membership, **options)
         return torch.cat([loss.reshape(1).float(), *(p.grad.reshape(-1) for p in model.parameters() if p.grad is not None)])
 
     first, second = (collect(reduction.canonical_gradients, block=1) for _ in range(2))
@@ -147,14 +149,14 @@ def canonical(device: torch.device, world: distributed.World) -> Iterator[Line]:
     yield Line(name="optimizer kernels", found="fused" if kept.param_groups[0].get("fused") else "plain")
 
 
-def speed(device: torch.device, world: distributed.World, *, seconds: float, small: bool) -> Iterator[Line]:
+def speed(device: torch.device, membership: distributed.Membership, *, seconds: float, small: bool) -> Iterator[Line]:
     """Trains on raw text for a while and tells how that went."""
     spec = RunSpecs.small if small else RunSpecs.large
     if device.type == "cpu":
         spec = replace(spec, trainer=replace(spec.trainer, device="cpu"))
     with tempfile.TemporaryDirectory() as folder:
-        job = job_for(spec, RunDir(folder), world, tell=lambda _: None, fence=lambda: None)
-        session = build(job, world)
+        job = job_for(spec, RunDir(folder), membership, log=lambda _: None, fence=lambda: None)
+        session = build(job, membership)
         try:
             measured = _train_for(session, seconds)
         finally:
@@ -188,12 +190,12 @@ def _train_for(session: Session, seconds: float) -> dict[str, Any]:
     return {"seconds": total, "steps": steps - 3, "tokens_per_s": tokens / total, "data": phases["data"]}
 
 
-def some_rows() -> Rows:
+def some_rows() -> TokenRows:
     """The same rows everywhere: documents of 50 tokens, some labels left out."""
     ids = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) * 7919 % VOCABULARY
     labels = ids.roll(-1, dims=1)
     labels[:, ::11] = -100
-    return Rows(input_ids=ids, labels=labels, positions=(torch.arange(LENGTH) % 50).repeat(ROWS, 1))
+    return TokenRows(input_ids=ids, labels=labels, positions=(torch.arange(LENGTH) % 50).repeat(ROWS, 1))
 
 
 def relative(found: Tensor, reference: Tensor) -> float:

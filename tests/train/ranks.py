@@ -1,7 +1,7 @@
 """Runs a function on N ranks: real processes, forked from a server that has imported torch, meeting through a file.
 
 def work(meet, rank, ...):          # at module level, so that another process finds it
-    world = meet()                  # all N ranks; or meet(rank=.., size=.., name="second", parallel="fsdp")
+    membership = meet()                  # all N ranks; or meet(rank=.., size=.., name="second", parallel="fsdp")
     return something picklable
 first, second = on_ranks(work, 2, ...)
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from zephon.train.distributed import Seat, World, join
+from zephon.train.distributed import Membership, ProcessInfo, join
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "tests.train.ranks", "zephon.train.session"])
@@ -32,13 +32,13 @@ class Meet:
     def __init__(self, rank: int, size: int, folder: str) -> None:
         self.rank, self.size, self.folder = rank, size, folder
 
-    def __call__(self, *, rank: int | None = None, size: int | None = None, name: str = "first", **options: Any) -> World:
+    def __call__(self, *, rank: int | None = None, size: int | None = None, name: str = "first", **options: Any) -> Membership:
         size = size or self.size
         local = options.pop("local_size", size)
         timeout_s = options.pop("timeout_s", 30.0)
-        seat = Seat(rank=self.rank if rank is None else rank, size=size, local_size=local)
+        process = ProcessInfo(rank=self.rank if rank is None else rank, size=size, local_size=local)
         store = torch.distributed.FileStore(f"{self.folder}/{name}", size)
-        return join(seat, device=torch.device("cpu"), timeout_s=timeout_s, store=store, **options)
+        return join(process, device=torch.device("cpu"), timeout_s=timeout_s, store=store, **options)
 
 
 class RankFailed(AssertionError):

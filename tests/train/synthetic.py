@@ -12,9 +12,9 @@ import torch
 
 from zephon.seeds import below, derive, raw
 from zephon.spec.experiment import RunSpec
-from zephon.train.step import Rows, StepBatch
+from zephon.train.step import StepBatch, TokenRows
 from zephon.types import DropSummary
-from zephon.world import World as Division
+from zephon.world import World
 
 VOCAB = 61
 
@@ -80,7 +80,7 @@ class SyntheticFeed:
         pass
 
     def batch(self, step: int) -> StepBatch:
-        division = Division(self.spec.lanes.count, self.spec.global_batch_size, self.size, "uneven")
+        division = World(self.spec.lanes.count, self.spec.global_batch_size, self.size, "uneven")
         slots = list(division.slots(self.rank))
         pairs = [row(step, slot, self.spec.pipeline.context_length) for slot in slots]
         tokens, positions = (torch.from_numpy(np.stack(part)) for part in zip(*pairs, strict=True))
@@ -93,7 +93,7 @@ class SyntheticFeed:
         lanes = {share.lane: b"%d" % (step + 1) for share in division.shares(self.rank)}
         return StepBatch(
             step=step,
-            rows=Rows(input_ids=tokens[:, :-1], labels=labels, positions=positions[:, :-1]),
+            rows=TokenRows(input_ids=tokens[:, :-1], labels=labels, positions=positions[:, :-1]),
             digests={
                 slot: hashlib.sha256(pair[0].astype("<i4").tobytes()).digest() for slot, pair in zip(slots, pairs, strict=True)
             },

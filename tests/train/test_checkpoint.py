@@ -26,8 +26,8 @@ from zephon.train.session import build
 
 def train_and_save(meet: Meet, rank: int, some: RunSpec, folder: str, counts: list[int]) -> list[str]:
     """Trains and saves after each count of further steps; the state's hash at each save."""
-    world = meet(parallel=some.trainer.parallel, tensor=some.trainer.tensor_parallel)
-    session = build(job(some, folder), world)
+    membership = meet(parallel=some.trainer.parallel, tensor=some.trainer.tensor_parallel)
+    session = build(job(some, folder), membership)
     hashes = []
     for count in counts:
         some_steps(session, count)
@@ -35,25 +35,25 @@ def train_and_save(meet: Meet, rank: int, some: RunSpec, folder: str, counts: li
         hashes.append(state_hash(session))
     session.settle()
     session.close()
-    world.leave()
+    membership.leave()
     return hashes
 
 
 def load_and_train(meet: Meet, rank: int, some: RunSpec, folder: str, count: int) -> dict[str, Any]:
     """Resumes, tells what it found, trains ``count`` steps more."""
-    world, told = meet(parallel=some.trainer.parallel), []
+    membership, told = meet(parallel=some.trainer.parallel), []
     the_job = job(some, folder)
-    object.__setattr__(the_job, "tell", told.append)
+    object.__setattr__(the_job, "log", told.append)
     try:
-        session = build(the_job, world)
+        session = build(the_job, membership)
     except StateError as error:
-        world.leave()
+        membership.leave()
         return {"error": str(error), "told": told}
     found = {"step": session.step, "loaded": state_hash(session), "told": told}
     found["losses"] = some_steps(session, count)
     found["end"] = state_hash(session)
     session.close()
-    world.leave()
+    membership.leave()
     return found
 
 
@@ -165,8 +165,8 @@ def test_the_last_k_and_every_nth_checkpoint_are_kept(tmp_path):
 
 def failing_save(meet: Meet, rank: int, some: RunSpec, folder: str) -> str:
     """Rank 1 cannot write: the folder's name is taken by a file that appears between the parts of the save."""
-    world = meet()
-    session = build(job(some, folder), world)
+    membership = meet()
+    session = build(job(some, folder), membership)
     some_steps(session, 1)
     if rank == 1:
         checkpoint._own_files = _no_room
@@ -178,7 +178,7 @@ def failing_save(meet: Meet, rank: int, some: RunSpec, folder: str) -> str:
         return str(error)
     finally:
         session.close()
-        world.leave()
+        membership.leave()
 
 
 def _no_room(*_: Any) -> Any:

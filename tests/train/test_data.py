@@ -9,7 +9,7 @@ import torch
 
 from tests.train.synthetic import SyntheticFeed, spec
 from zephon.errors import DataError, StateError
-from zephon.train.step import Report, agree, joined, report
+from zephon.train.step import RankReport, agree, concatenate, rank_report
 
 
 def batches(size: int, step: int = 0, **changes):
@@ -18,7 +18,7 @@ def batches(size: int, step: int = 0, **changes):
 
 
 def reports(found):
-    return [report(one, drain=False, error=None) for one in found]
+    return [rank_report(one, drain=False, error=None) for one in found]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 16])
@@ -42,22 +42,22 @@ def test_padding_rows_train_nothing():
 
 def test_cut_rows_joined_again_are_the_rows():
     rows = batches(1)[0].rows
-    again = joined(rows.split(5))
+    again = concatenate(rows.split(5))
     assert all(torch.equal(getattr(again, name), getattr(rows, name)) for name in ("input_ids", "labels", "positions"))
 
 
 def test_the_first_ranks_error_is_raised_with_its_rank():
     error = DataError("bad", follows="x", remedy="y")
-    mine = [*reports(batches(2)), report(None, drain=False, error=error)]
+    mine = [*reports(batches(2)), rank_report(None, drain=False, error=error)]
     with pytest.raises(DataError) as caught:
         agree(None, mine)
     assert caught.value.__notes__ == ["met by data-parallel rank 2"]
 
 
 def test_data_ends_where_it_ends_for_the_first_rank():
-    assert agree(None, [Report(step=None)] * 2) is None
+    assert agree(None, [RankReport(step=None)] * 2) is None
     found = batches(2)
-    assert agree(found[0], [reports(found)[0], Report(step=None)]) is None
+    assert agree(found[0], [reports(found)[0], RankReport(step=None)]) is None
 
 
 def test_ranks_at_different_steps_or_with_doubled_slots_are_refused():
@@ -70,5 +70,5 @@ def test_ranks_at_different_steps_or_with_doubled_slots_are_refused():
 
 def test_one_rank_that_must_leave_drains_all():
     found = batches(2)
-    mine = [report(found[0], drain=False, error=None), report(found[1], drain=True, error=None)]
+    mine = [rank_report(found[0], drain=False, error=None), rank_report(found[1], drain=True, error=None)]
     assert all(agree(one, mine).drain for one in found)

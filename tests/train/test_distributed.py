@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from zephon.errors import ConfigError
-from zephon.train.distributed import Seat, choose_device, mesh_shape
+from zephon.train.distributed import ProcessInfo, choose_device, mesh_shape
 
 
 def test_a_process_without_variables_is_alone():
-    assert Seat.from_environment({}) == Seat(rank=0, size=1, local_rank=0, local_size=1)
+    assert ProcessInfo.from_environment({}) == ProcessInfo(rank=0, size=1, local_rank=0, local_size=1)
 
 
 def test_elastics_variables_give_the_seat():
     env = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    assert Seat.from_environment(env) == Seat(rank=3, size=4, local_rank=1, local_size=2)
+    assert ProcessInfo.from_environment(env) == ProcessInfo(rank=3, size=4, local_rank=1, local_size=2)
 
 
 @pytest.mark.parametrize("env", [{"RANK": "0"}, {"WORLD_SIZE": "2"}])
 def test_half_of_the_variables_is_an_error(env):
     with pytest.raises(ConfigError, match="only one of the two"):
-        Seat.from_environment(env)
+        ProcessInfo.from_environment(env)
 
 
 @pytest.mark.parametrize(

@@ -9,24 +9,24 @@ import pytest
 
 from tests.train.ranks import Meet, on_ranks
 from tests.train.synthetic import SyntheticFeed, spec
-from tests.train.test_worker import telling_workers, workers, write_run
+from tests.train.test_worker import workers, workers_with_logs, write_run
 from tests.train.training import job
 from zephon.run.directory import RunDir
 from zephon.run.metrics import series
 from zephon.spec.experiment import RunSpec
 from zephon.train.evaluation import Evaluation
 from zephon.train.session import build
-from zephon.train.step import Rows
+from zephon.train.step import TokenRows
 
 
 def evaluate(meet: Meet, rank: int, some: RunSpec, folder: str) -> tuple[float, int]:
     the_job = job(some, folder)
     object.__setattr__(the_job, "held_out", lambda rank, size: SyntheticFeed(some, rank, size, last_step=3))
-    world = meet(parallel=some.trainer.parallel)
-    session = build(the_job, world)
+    membership = meet(parallel=some.trainer.parallel)
+    session = build(the_job, membership)
     found = Evaluation(session)()
     session.close()
-    world.leave()
+    membership.leave()
     return found.loss, found.tokens
 
 
@@ -51,13 +51,13 @@ def two_rows(meet: Meet, rank: int, folder: str) -> float:
     batch = next(SyntheticFeed(some, 0, 1).steps()).rows
     labels = batch.labels[:2].clone().fill_(-100)
     labels[0, :1], labels[1, :9] = 1, 1
-    rows = Rows(input_ids=batch.input_ids[:2], labels=labels, positions=batch.positions[:2])
+    rows = TokenRows(input_ids=batch.input_ids[:2], labels=labels, positions=batch.positions[:2])
     evaluation._steps = [_Step(rows)]
     return evaluation().loss
 
 
 class _Step:
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: TokenRows) -> None:
         self.rows, self.tokens = rows, rows.tokens
 
 
@@ -87,13 +87,13 @@ def test_a_small_held_out_text_reaches_every_lane_and_one_that_is_too_small_is_r
             tmp_path / name, trainer__steps=1, trainer__eval_every=1, trainer__eval_data={"d": {"path": str(tmp_path / name)}}
         )
     assert workers(tmp_path / "enough", 1) == [0]
-    ((status, told),) = telling_workers(tmp_path / "little", 1)
+    ((status, told),) = workers_with_logs(tmp_path / "little", 1)
     assert status == 65
     assert "trainer.eval_data is not enough for one global batch: 8 sequences of 33 tokens, dealt to 4 lanes" in told
 
 
 def test_an_interval_without_held_out_text_is_refused(tmp_path):
     write_run(tmp_path, trainer__eval_every=2)
-    ((status, told),) = telling_workers(tmp_path, 1)
+    ((status, told),) = workers_with_logs(tmp_path, 1)
     assert status == 65
     assert "trainer.eval_every=2 without trainer.eval_data" in told

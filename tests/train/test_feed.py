@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.test_worker import telling_workers, workers, write_run
+from tests.train.test_worker import workers, workers_with_logs, write_run
 from zephon.errors import ConfigError
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.run.data_end import read_data_end
@@ -20,7 +20,7 @@ from zephon.run.metrics import series
 from zephon.run.specs import read_spec
 from zephon.spec.experiment import RunSpec
 from zephon.train.feed import PipelineFeed, pipeline
-from zephon.train.step import GlobalStep, agree, by_reason, report
+from zephon.train.step import GlobalStep, agree, rank_report, sum_by_reason
 from zephon.types import Address, DropSummary
 
 STEPS = 6
@@ -54,7 +54,7 @@ def steps_at(spec: RunSpec, size: int) -> list[GlobalStep]:
     found: list[GlobalStep] = []
     try:
         for batches in zip(*(feed.steps() for feed in feeds), strict=True):
-            step = agree(batches[0], [report(batch, drain=False, error=None) for batch in batches])
+            step = agree(batches[0], [rank_report(batch, drain=False, error=None) for batch in batches])
             assert step is not None
             found.append(step)
             if len(found) == STEPS:
@@ -84,7 +84,7 @@ def test_parts_of_one_reason_become_one_with_the_first_eight_addresses():
         DropSummary("long", 9, tuple(place[1:9])),
         DropSummary("long", 2, tuple(place[10:])),
     ]
-    assert by_reason(parts[1:] + parts[:1]) == (parts[0], DropSummary("long", 11, tuple(place[1:9])))
+    assert sum_by_reason(parts[1:] + parts[:1]) == (parts[0], DropSummary("long", 11, tuple(place[1:9])))
 
 
 def write_some_bad(folder: Path, count: int = 700) -> set[int]:
@@ -101,7 +101,7 @@ def write_some_bad(folder: Path, count: int = 700) -> set[int]:
 def test_a_line_that_is_no_document_is_left_out_and_named_in_the_ledger_where_the_experiment_says_so(tmp_path, where):
     bad = write_some_bad(tmp_path)
     write_oversized(tmp_path, 1)
-    (status, told), *_ = telling_workers(tmp_path, 1)
+    (status, told), *_ = workers_with_logs(tmp_path, 1)
     assert status == 65, "without a word about it a bad line ends the run"
     assert "part.jsonl" in told
     shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
@@ -124,7 +124,7 @@ def test_a_line_that_is_no_document_is_left_out_and_named_in_the_ledger_where_th
 def test_more_bad_lines_than_the_budget_allows_end_the_run(tmp_path):
     write_some_bad(tmp_path)
     write_oversized(tmp_path, 1, data__on_error="quarantine", data__quarantine_budget=0)
-    (status, told), *_ = telling_workers(tmp_path, 1)
+    (status, told), *_ = workers_with_logs(tmp_path, 1)
     assert status == 65
     assert "more than quarantine_budget=0" in told
 
@@ -138,7 +138,7 @@ def test_a_checkpoint_from_before_on_error_existed_goes_on_and_not_with_another_
     write_oversized(tmp_path, 2, trainer__steps=STEPS + 1)
     assert workers(tmp_path, 1, attempt=2) == [0]
     write_oversized(tmp_path, 3, trainer__steps=STEPS + 2, data__on_error="quarantine")
-    (status, told), *_ = telling_workers(tmp_path, 1, attempt=3)
+    (status, told), *_ = workers_with_logs(tmp_path, 1, attempt=3)
     assert status == 65
     assert "data.on_error was 'raise' when this checkpoint was made and is 'quarantine' now" in told
 
@@ -171,7 +171,7 @@ def test_data_that_ends_before_the_last_step_ends_the_run_at_the_same_step_at_ev
 def test_data_that_is_not_enough_for_one_step_is_an_error_on_every_rank_and_no_run_that_is_done(tmp_path):
     write_documents(tmp_path)
     write_run(tmp_path, data__datasets={"mine": {"path": str(tmp_path / "data")}}, data__exhausted="stop")
-    for status, told in telling_workers(tmp_path, 2):
+    for status, told in workers_with_logs(tmp_path, 2):
         assert status == 65
         assert "the data ends before the first step: it is not enough for" in told
         assert "to do: use smaller chunks (data.chunk_bytes), fewer lanes, more data" in told

@@ -10,17 +10,17 @@ import torch
 from tests.train.synthetic import spec
 from zephon.errors import ConfigError
 from zephon.train.reduction import block_size, canonical_gradients, check_canonical, default_gradients, tree_sum
-from zephon.train.step import Rows
+from zephon.train.step import TokenRows
 
-ALONE = SimpleNamespace(device=torch.device("cpu"), seat=SimpleNamespace(rank=0, size=1), sum=lambda value: value)
+ALONE = SimpleNamespace(device=torch.device("cpu"), process=SimpleNamespace(rank=0, size=1), sum=lambda value: value)
 
 
-def rows(*trained: int) -> Rows:
+def rows(*trained: int) -> TokenRows:
     """One row for each number of trained labels."""
     labels = torch.full((len(trained), 10), -100)
     for index, count in enumerate(trained):
         labels[index, :count] = 1
-    return Rows(input_ids=torch.zeros_like(labels), labels=labels)
+    return TokenRows(input_ids=torch.zeros_like(labels), labels=labels)
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,11 @@ def test_summed_losses_are_divided_by_the_tokens_of_the_whole_step(reduce):
     torch.nn.init.ones_(model.weight)
     sums = {2: 6.0, 8: 8.0}
 
-    def forward(part: Rows):
+    def forward(part: TokenRows):
         total = model.weight.sum() * sums[part.tokens]
         return total, total
 
-    loss = reduce(model, forward, rows(2, 8), tokens=10, world=ALONE)
+    loss = reduce(model, forward, rows(2, 8), tokens=10, membership=ALONE)
     assert loss.item() == pytest.approx(1.4)
     assert model.weight.grad.item() == pytest.approx(1.4)
 

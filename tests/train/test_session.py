@@ -106,8 +106,8 @@ def test_a_step_without_any_trained_token_leaves_the_weights_and_is_recorded(tmp
 
 def poisoned(meet: Meet, rank: int, some: RunSpec, folder: str, step: int, count: int) -> dict[str, Any]:
     """Trains with a loss that is NaN in one step, as the loop does."""
-    world = meet()
-    session = build(job(some, folder), world)
+    membership = meet()
+    session = build(job(some, folder), membership)
     losses: list[Any] = []
     sums = session.sums
 
@@ -129,7 +129,7 @@ def poisoned(meet: Meet, rank: int, some: RunSpec, folder: str, step: int, count
         losses.append(str(error))
     finally:
         session.close()
-        world.leave()
+        membership.leave()
     return {"losses": losses, "skipped": session.skipped}
 
 
@@ -193,21 +193,21 @@ def test_canonical_reduction_is_refused_where_it_could_not_hold(tmp_path, size, 
 
 
 def refused(meet: Meet, rank: int, some: RunSpec, folder: str) -> str:
-    world = meet(parallel=some.trainer.parallel)
+    membership = meet(parallel=some.trainer.parallel)
     try:
-        build(job(some, folder), world)
+        build(job(some, folder), membership)
         return "built"
     except ConfigError as error:
         return str(error)
     finally:
-        world.leave()
+        membership.leave()
 
 
 def survive(meet: Meet, rank: int, some: RunSpec, folder: str, deadly: int) -> dict[str, Any]:
     """Four ranks; the last two die without a word in the middle of a step; the others go on in memory, as two."""
-    world = meet()
+    membership = meet()
     the_job = job(some, folder)
-    session = build(the_job, world)
+    session = build(the_job, membership)
     losses = some_steps(session, deadly)
     sums, forwards = session.sums, itertools.count()
 
@@ -221,13 +221,13 @@ def survive(meet: Meet, rank: int, some: RunSpec, folder: str, deadly: int) -> d
         some_steps(session, 1)
     snapshot = session.take()
     session.close(abandon=True)
-    world.leave()
-    world = meet(size=2, name="survivors")
-    session = build(the_job, world, snapshot)
+    membership.leave()
+    membership = meet(size=2, name="survivors")
+    session = build(the_job, membership, snapshot)
     losses += some_steps(session, 4 - deadly)
     found = {"losses": losses, "end": state_hash(session)}
     session.close()
-    world.leave()
+    membership.leave()
     return found
 
 

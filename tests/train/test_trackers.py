@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.train.synthetic import spec
-from tests.train.test_worker import curve, telling_workers, workers, write_run
+from tests.train.test_worker import curve, workers, workers_with_logs, write_run
 from zephon.errors import ConfigError
 from zephon.run.directory import RunDir
 from zephon.train.metrics import sinks
@@ -92,6 +92,6 @@ def test_a_tracker_that_cannot_begin_ends_every_rank_with_what_to_do(tmp_path):
     write_run(tmp_path, trainer__mlflow="project")
     (tmp_path / "file").touch()
     env = {"MLFLOW_TRACKING_URI": f"file:{tmp_path}/file/store", "MLFLOW_ALLOW_FILE_STORE": "true"}
-    for status, told in telling_workers(tmp_path, 2, **env):
+    for status, told in workers_with_logs(tmp_path, 2, **env):
         assert status == 65
         assert "trainer.mlflow='project': it cannot begin a run" in told

@@ -67,7 +67,7 @@ def work(
         progress = Path(folder, "attempts", RunDir.attempt_name(attempt), "progress.json")
         threading.Thread(target=_terminate_at, args=(progress, leave[rank]), daemon=True).start()
     told: list[str] = []
-    worker.tell = told.append
+    worker.log = told.append
     return worker.main(folder, attempt), "\n".join(told)
 
 
@@ -77,7 +77,7 @@ def _terminate_at(progress: Path, step: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def telling_workers(
+def workers_with_logs(
     folder: Path, size: int, attempt: int = 1, leave: dict[int, int] | None = None, **env: str
 ) -> list[tuple[int, str]]:
     """(exit status, what it told) of each rank."""
@@ -85,7 +85,7 @@ def telling_workers(
 
 
 def workers(folder: Path, size: int, attempt: int = 1, leave: dict[int, int] | None = None, **env: str) -> list[int]:
-    return [status for status, _ in telling_workers(folder, size, attempt, leave, **env)]
+    return [status for status, _ in workers_with_logs(folder, size, attempt, leave, **env)]
 
 
 def curve(folder: Path) -> list[tuple[int, float, float]]:
@@ -182,7 +182,7 @@ def test_a_line_that_is_not_json_ends_every_rank_with_its_address(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "part.jsonl").write_text("\n".join(lines))
     write_run(tmp_path, data__datasets={"mine": {"path": str(tmp_path / "data")}}, data__chunk_bytes=1024, trainer__steps=500)
-    for status, told in telling_workers(tmp_path, 2):
+    for status, told in workers_with_logs(tmp_path, 2):
         assert status == 65
         assert f"address: dataset 'mine', shard 'part.jsonl', byte {sum(len(line) + 1 for line in lines[:70])}" in told
 
@@ -206,7 +206,7 @@ def test_other_data_under_an_old_ledger_ends_every_rank_and_names_the_lane(unbro
     changed = json.loads(lines[2])
     changed["digest"], changed["lanes"][3] = "0" * 64, "0" * 12
     (tmp_path / "ledger.jsonl").write_text("\n".join([*lines[:2], json.dumps(changed)]) + "\n")
-    for status, told in telling_workers(tmp_path, 2):
+    for status, told in workers_with_logs(tmp_path, 2):
         assert status == 65
         assert "the first lane that differs is 3" in told
 

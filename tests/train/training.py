@@ -22,7 +22,7 @@ def job(spec: RunSpec, folder: str, **feed: Any) -> Job:
         run=RunDir(folder),
         feed=lambda rank, size: SyntheticFeed(spec, rank, size, **feed),
         vocab_size=VOCAB,
-        tell=lambda text: None,
+        log=lambda text: None,
     )
 
 
@@ -52,8 +52,8 @@ def run_steps(
     meet: Meet, rank: int, spec: RunSpec, folder: str, count: int, feed: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Builds a session at this size, trains ``count`` steps, and tells what came out."""
-    world = meet(parallel=spec.trainer.parallel, tensor=spec.trainer.tensor_parallel, local_size=max(1, meet.size // 2))
-    session = build(job(spec, folder, **(feed or {})), world)
+    membership = meet(parallel=spec.trainer.parallel, tensor=spec.trainer.tensor_parallel, local_size=max(1, meet.size // 2))
+    session = build(job(spec, folder, **(feed or {})), membership)
     before = state_hash(session)
     losses = some_steps(session, count)
     found = {
@@ -67,7 +67,7 @@ def run_steps(
         },
     }
     session.close()
-    world.leave()
+    membership.leave()
     return found
 
 
@@ -79,13 +79,13 @@ def resize(meet: Meet, rank: int, spec: RunSpec, folder: str, sizes: list[int], 
         if rank >= size:
             continue
         # Those without a part in earlier memberships wait here for the end of these.
-        world = meet(size=size, name=f"generation-{number}", parallel=spec.trainer.parallel, timeout_s=120.0)
-        session = build(the_job, world, snapshot)
+        membership = meet(size=size, name=f"generation-{number}", parallel=spec.trainer.parallel, timeout_s=120.0)
+        session = build(the_job, membership, snapshot)
         losses += some_steps(session, each)
         state = state_hash(session)
         snapshot = session.take()
         session.close()
-        world.leave()
+        membership.leave()
     return {"losses": losses, "end": state}
 
 

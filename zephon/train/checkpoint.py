@@ -44,7 +44,7 @@ from zephon.run.checkpoints import (
 )
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import CheckpointSpec, RunSpec
-from zephon.train.distributed import World
+from zephon.train.distributed import Membership
 
 LANE = "loader.lane."
 
@@ -66,12 +66,12 @@ def damage(run: RunDir, step: int, *, part: int = 0, parts: int = 1) -> str | No
     return None
 
 
-def choose(run: RunDir, world: World, *, policy: str, tell: Callable[[str], None]) -> int | None:
+def choose(run: RunDir, membership: Membership, *, policy: str, log: Callable[[str], None]) -> int | None:
     """The step to resume from, the same on every rank; None where there is no complete checkpoint.
 
     Args:
         policy: ``latest`` refuses a damaged newest checkpoint, ``last_good`` goes back to the one before.
-        tell: is given a sentence for each folder that is left out.
+        log: is given a sentence for each folder that is left out.
 
     Raises:
         StateError: the newest complete checkpoint is damaged and the policy is ``latest``.
@@ -81,13 +81,13 @@ def choose(run: RunDir, world: World, *, policy: str, tell: Callable[[str], None
         for step in complete_steps(run)
         if (marker := read_marker(run, step)) is not None
     }
-    every = world.exchange(mine)
+    every = membership.exchange(mine)
     common = sorted(step for step, digest in mine.items() if all(other.get(step) == digest for other in every))
     for step in sorted(set(steps_on_disk(run)) - set(common)):
         why = "is not the same on every rank" if step in mine else "was never completed"
-        tell(f"checkpoint {name_of(step)} {why}: skipped")
+        log(f"checkpoint {name_of(step)} {why}: skipped")
     for step in reversed(common):
-        found = world.exchange(damage(run, step, part=world.seat.rank, parts=world.seat.size))
+        found = membership.exchange(damage(run, step, part=membership.process.rank, parts=membership.process.size))
         reason = next((one for one in found if one is not None), None)
         if reason is None:
             return step
@@ -100,11 +100,11 @@ def choose(run: RunDir, world: World, *, policy: str, tell: Callable[[str], None
                 if older
                 else "restore the file from a copy, or delete the checkpoints folder to begin again",
             )
-        tell(f"checkpoint {name_of(step)} is damaged ({reason}): skipped")
+        log(f"checkpoint {name_of(step)} is damaged ({reason}): skipped")
     return None
 
 
-def load(run: RunDir, step: int, tensors: dict[str, Tensor], world: World) -> tuple[Meta, dict[str, Any]]:
+def load(run: RunDir, step: int, tensors: dict[str, Tensor], membership: Membership) -> tuple[Meta, dict[str, Any]]:
     """Fills ``tensors`` in place, whatever their sharding, and returns the meta data and the merged loader state.
 
     Raises:
@@ -116,7 +116,7 @@ def load(run: RunDir, step: int, tensors: dict[str, Tensor], world: World) -> tu
     _check_names(run, step, tensors, saved)
     lanes: dict[str, Any] = {name: b"" for name in saved if name.startswith(LANE)}
     state: dict[str, Any] = {**tensors, **lanes}
-    dcp.load(state, storage_reader=source, process_group=world.saving)
+    dcp.load(state, storage_reader=source, process_group=membership.saving)
     loader = {**meta.loader, "lanes": {int(name.removeprefix(LANE)): state[name] for name in lanes}}
     return meta, loader
 
@@ -157,8 +157,8 @@ class Saver:
         fence: called before the marker is written; raises where a newer generation has taken the run over.
     """
 
-    def __init__(self, run: RunDir, world: World, spec: CheckpointSpec, *, fence: Callable[[], None]) -> None:
-        self._run, self._world, self._spec, self._fence = run, world, spec, fence
+    def __init__(self, run: RunDir, membership: Membership, spec: CheckpointSpec, *, fence: Callable[[], None]) -> None:
+        self._run, self._membership, self._spec, self._fence = run, membership, spec, fence
         self._stager: DefaultStager | None = None
         self._pending: Future[None] | None = None
         self.last: int | None = None  # the step of the newest save, begun or found
@@ -177,7 +177,7 @@ class Saver:
             self._write(state, meta)
             return
         if self._stager is None:
-            on_gpu = self._world.device.type == "cuda"
+            on_gpu = self._membership.device.type == "cuda"
             self._stager = DefaultStager(StagingOptions(on_gpu, False, False, False))
         staged = cast("dict[str, Any]", self._stager.stage(state))
         self._pending = _in_background(lambda: self._write(staged, meta))
@@ -207,13 +207,13 @@ class Saver:
                 self._stager = None
 
     def _write(self, state: dict[str, Any], meta: Meta) -> None:
-        run, first = self._run, self._world.first
+        run, first = self._run, self._membership.first
         try:
             if self._agreed(lambda: _prepare(run, meta) if first else None)[0] == "there":
                 return
-            dcp.save(state, storage_writer=_writer(run, meta.step), process_group=self._world.saving)
+            dcp.save(state, storage_writer=_writer(run, meta.step), process_group=self._membership.saving)
             files = {}
-            for part in self._agreed(lambda: _own_files(run, meta.step, self._world.seat.rank)):
+            for part in self._agreed(lambda: _own_files(run, meta.step, self._membership.process.rank)):
                 files.update(part)
             self._agreed(lambda: self._finish(files, meta) if first else None)
         except dcp.CheckpointException as error:
@@ -222,7 +222,7 @@ class Saver:
 
     def _finish(self, files: dict[str, SavedFile], meta: Meta) -> None:
         self._fence()
-        write_marker(self._run, Marker(step=meta.step, world_size=self._world.seat.size, files=files))
+        write_marker(self._run, Marker(step=meta.step, world_size=self._membership.process.size, files=files))
         prune(self._run, self._spec)
 
     def _agreed(self, work: Callable[[], Any]) -> list[Any]:
@@ -231,8 +231,8 @@ class Saver:
             mine: tuple[bool, Any] = (True, work())
         except Exception as error:  # noqa: BLE001 - the others wait for this rank and must hear of anything
             mine = (False, error if isinstance(error, ZephonError) else repr(error))  # any error travels as text
-        found: list[Any] = [None] * self._world.seat.size
-        dist.all_gather_object(found, mine, group=self._world.saving)
+        found: list[Any] = [None] * self._membership.process.size
+        dist.all_gather_object(found, mine, group=self._membership.saving)
         for rank, (good, value) in enumerate(found):
             if not good:
                 raise (

@@ -1,7 +1,7 @@
 """One membership of ranks: who is there, on which devices, and how they talk.
 
-A ``World`` is made by ``join`` and ended by ``leave``; the process itself lives on and may join another. Everything else
-that depends on the membership hangs on a World (session.py). A single process is a world of one and takes the same path.
+``join`` makes a ``Membership`` and ``leave`` ends it; the process itself lives on and may join another. Everything else that
+depends on the membership is built from it (session.py). A single process is a membership of one and takes the same path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAVE_TIMEOUT = timedelta(hours=1)  # a slow disk is not a dead rank
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class ProcessInfo:
     """This process's place in a membership, as the launcher decided it."""
 
     rank: int = 0
@@ -32,8 +32,8 @@ class Seat:
     local_size: int = 1
 
     @staticmethod
-    def from_environment(env: Mapping[str, str] = os.environ) -> Seat:
-        """Reads what torch elastic sets; a plain process without RANK and WORLD_SIZE is a world of one."""
+    def from_environment(env: Mapping[str, str] = os.environ) -> ProcessInfo:
+        """Reads what torch elastic sets; a plain process without RANK and WORLD_SIZE is a membership of one."""
         if ("RANK" in env) != ("WORLD_SIZE" in env):
             raise ConfigError(
                 f"RANK={env.get('RANK')!r} and WORLD_SIZE={env.get('WORLD_SIZE')!r}: only one of the two is set",
@@ -46,21 +46,21 @@ class Seat:
             "local_rank": ("LOCAL_RANK", 0),
             "local_size": ("LOCAL_WORLD_SIZE", 1),
         }
-        return Seat(**{field: int(env.get(name, default)) for field, (name, default) in read.items()})
+        return ProcessInfo(**{field: int(env.get(name, default)) for field, (name, default) in read.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class Membership:
     """A membership that this process has joined.
 
     Args:
-        seat: rank and size, over all kinds of parallelism.
+        process: rank and size, over all kinds of parallelism.
         device: where this rank computes.
         mesh: named dimensions ``replicate``, ``shard`` and ``tensor``; their product is the size.
         saving: a second group, so that a save in the background never waits for a training step.
     """
 
-    seat: Seat
+    process: ProcessInfo
     device: torch.device
     mesh: DeviceMesh
     saving: dist.ProcessGroup
@@ -77,28 +77,28 @@ class World:
     @property
     def first(self) -> bool:
         """Whether this rank writes the run's files."""
-        return self.seat.rank == 0
+        return self.process.rank == 0
 
     def exchange(self, item: Any) -> list[Any]:
         """Gives every rank what every rank brought, by rank. Small picklable things; travels over the CPU."""
-        if self.seat.size == 1:
+        if self.process.size == 1:
             return [item]
-        found: list[Any] = [None] * self.seat.size
+        found: list[Any] = [None] * self.process.size
         dist.all_gather_object(found, item)
         return found
 
     def broadcast(self, item: Any, *, source: int = 0) -> Any:
         """Gives every rank the ``item`` of one."""
         box = [item]
-        if self.seat.size > 1:
+        if self.process.size > 1:
             dist.broadcast_object_list(box, src=source)
         return box[0]
 
     def sum(self, value: Tensor) -> Tensor:
         """The sum over data-parallel ranks, in place."""
-        if self.seat.size > 1:
+        if self.process.size > 1:
             dist.all_reduce(value)
-            value /= self.seat.size // self.dp_size  # tensor-parallel peers brought the same value
+            value /= self.process.size // self.dp_size  # tensor-parallel peers brought the same value
         return value
 
     def leave(self) -> None:
@@ -148,22 +148,22 @@ def mesh_shape(*, parallel: str, tensor: int, size: int, local_size: int) -> tup
 
 
 def join(
-    seat: Seat,
+    process: ProcessInfo,
     *,
     device: torch.device,
     parallel: str = "ddp",
     tensor: int = 1,
     timeout_s: float = 120.0,
     store: dist.Store | None = None,
-) -> World:
+) -> Membership:
     """Meets the other ranks of a membership and returns it.
 
     Args:
         store: where they meet; by default what MASTER_ADDR and MASTER_PORT name, or nothing for a single process.
         timeout_s: how long a collective may wait for a rank before this process gives up.
     """
-    shape = mesh_shape(parallel=parallel, tensor=tensor, size=seat.size, local_size=seat.local_size)
-    if store is None and seat.size == 1:
+    shape = mesh_shape(parallel=parallel, tensor=tensor, size=process.size, local_size=process.local_size)
+    if store is None and process.size == 1:
         store = dist.HashStore()
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -171,10 +171,10 @@ def join(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
         timeout=timedelta(seconds=timeout_s),
         store=store,
-        rank=seat.rank,
-        world_size=seat.size,
+        rank=process.rank,
+        world_size=process.size,
     )
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard", "tensor"))
     saving = dist.new_group(backend="gloo", timeout=SAVE_TIMEOUT)
     assert isinstance(saving, dist.ProcessGroup)
-    return World(seat=seat, device=device, mesh=mesh, saving=saving)
+    return Membership(process=process, device=device, mesh=mesh, saving=saving)

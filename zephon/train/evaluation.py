@@ -16,7 +16,7 @@ import torch
 from zephon.errors import ConfigError, ZephonError
 from zephon.train.reduction import block_size
 from zephon.train.session import Session
-from zephon.train.step import GlobalStep, agree, one_batch, report
+from zephon.train.step import GlobalStep, agree, one_batch, rank_report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +49,17 @@ class Evaluation:
         if self._steps is None:
             self._steps = self._read()
         size = block_size(session.spec) if trainer.reduction == "canonical" else trainer.microbatch_size
-        parts = [part for step in self._steps for part in step.rows.to(session.world.device).split(size)]
+        parts = [part for step in self._steps for part in step.rows.to(session.membership.device).split(size)]
         mine = [float(session.sums(part)[1]) for part in parts]
-        every = session.world.exchange(mine)[:: session.world.seat.size // session.world.dp_size]
+        every = session.membership.exchange(mine)[:: session.membership.process.size // session.membership.dp_size]
         tokens = sum(step.tokens for step in self._steps)
         return Result(loss=math.fsum(one for rank in every for one in rank) / tokens, tokens=tokens)
 
     def _read(self) -> list[GlobalStep]:
         """This rank's part of the held-out text, as global batches that all ranks agree on."""
-        world, steps, tokens = self._session.world, [], 0
+        membership, steps, tokens = self._session.membership, [], 0
         assert self._session.job.held_out is not None
-        feed = self._session.job.held_out(world.dp_rank, world.dp_size)
+        feed = self._session.job.held_out(membership.dp_rank, membership.dp_size)
         try:
             source = feed.steps()
             while tokens < self._session.spec.trainer.eval_tokens:
@@ -68,8 +68,8 @@ class Evaluation:
                     batch = next(source, None)
                 except ZephonError as met:
                     error = met
-                reports = world.exchange(report(batch, drain=False, error=error))
-                step = agree(batch, reports[:: world.seat.size // world.dp_size])
+                reports = membership.exchange(rank_report(batch, drain=False, error=error))
+                step = agree(batch, reports[:: membership.process.size // membership.dp_size])
                 if step is None:
                     break
                 steps.append(step)

@@ -17,16 +17,18 @@ from zephon.run.directory import RunDir
 from zephon.run.ledger import sequence_digest
 from zephon.spec.experiment import DatasetSpec, DataSpec, EvalDatasetSpec, RunSpec
 from zephon.spec.fields import OnError
-from zephon.train.distributed import World
+from zephon.train.distributed import Membership
 from zephon.train.session import Job
-from zephon.train.step import Rows, StepBatch, by_reason, joined
+from zephon.train.step import StepBatch, TokenRows, concatenate, sum_by_reason
 from zephon.types import Counts, DropSummary
 from zephon.work import StaticMixtureWorkSource, TokenEstimation
 
 EVAL_CHUNK_BYTES = 16384  # at most; small, so that a small text reaches every lane
 
 
-def job_for(spec: RunSpec, run: RunDir, world: World, *, tell: Callable[[str], None], fence: Callable[[], None]) -> Job:
+def job_for(
+    spec: RunSpec, run: RunDir, membership: Membership, *, log: Callable[[str], None], fence: Callable[[], None]
+) -> Job:
     """The job of a run directory, with the mixture measured once for all ranks and attempts.
 
     Raises:
@@ -34,8 +36,8 @@ def job_for(spec: RunSpec, run: RunDir, world: World, *, tell: Callable[[str], N
     """
     tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
     datasets = datasets_of(spec)
-    first = pipeline(spec, tokenizer, dp_rank=world.dp_rank, dp_size=world.dp_size, datasets=datasets)
-    counts = _calibration(run, first, world)
+    first = pipeline(spec, tokenizer, dp_rank=membership.dp_rank, dp_size=membership.dp_size, datasets=datasets)
+    counts = _calibration(run, first, membership)
 
     def feed(rank: int, size: int) -> PipelineFeed:
         built = pipeline(spec, tokenizer, dp_rank=rank, dp_size=size, datasets=datasets)
@@ -52,8 +54,8 @@ def job_for(spec: RunSpec, run: RunDir, world: World, *, tell: Callable[[str], N
     held_out = None
     if spec.trainer.eval_every is not None:
         held_out = lambda rank, size: PipelineFeed(held_out_pipeline(spec, tokenizer, dp_rank=rank, dp_size=size))  # noqa: E731
-        held_out_pipeline(spec, tokenizer, dp_rank=world.dp_rank, dp_size=world.dp_size)  # wrong paths are errors now
-    return Job(spec=spec, run=run, feed=feed, held_out=held_out, vocab_size=vocab_size, tell=tell, fence=fence)
+        held_out_pipeline(spec, tokenizer, dp_rank=membership.dp_rank, dp_size=membership.dp_size)  # wrong paths are errors now
+    return Job(spec=spec, run=run, feed=feed, held_out=held_out, vocab_size=vocab_size, log=log, fence=fence)
 
 
 def pipeline(
@@ -144,7 +146,7 @@ class PipelineFeed:
     def steps(self) -> Iterator[StepBatch]:
         self._begun = self._pipeline.checkpoint()
         for batches in self._pipeline.steps():
-            parts: list[Rows] = []
+            parts: list[TokenRows] = []
             digests: dict[int, bytes] = {}
             tokens: dict[str, int] = {}
             dropped: list[tuple[int, DropSummary]] = []
@@ -152,7 +154,9 @@ class PipelineFeed:
             for batch in batches:
                 step = batch.step
                 tensors = batch.to_training(return_labels=True)
-                parts.append(Rows(input_ids=tensors["input_ids"], labels=tensors["labels"], positions=tensors.get("positions")))
+                parts.append(
+                    TokenRows(input_ids=tensors["input_ids"], labels=tensors["labels"], positions=tensors.get("positions"))
+                )
                 for slot, row in zip(batch.slots.tolist(), np.asarray(batch.fields["input_ids"]), strict=False):
                     digests[slot] = sequence_digest(row)
                 for name, count in batch.tokens.items():
@@ -161,22 +165,22 @@ class PipelineFeed:
                 dropped += [(lane, some) for some in batch.dropped]
             yield StepBatch(
                 step=step,
-                rows=joined(parts),
+                rows=concatenate(parts),
                 digests=digests,
                 state=self._pipeline.checkpoint(),
                 by_dataset=tokens,
                 # Ranks that share a lane all read it and leave out the same; the one with its first slot tells.
-                dropped=by_reason(some for lane, some in dropped if lane * self._per_lane in digests),
+                dropped=sum_by_reason(some for lane, some in dropped if lane * self._per_lane in digests),
             )
 
     def close(self) -> None:
         self._pipeline.close()
 
 
-def _calibration(run: RunDir, pipeline: zephon.Pipeline, world: World) -> Counts:
+def _calibration(run: RunDir, pipeline: zephon.Pipeline, membership: Membership) -> Counts:
     """Tokens and bytes of each dataset's sample: from the run directory, or measured by rank 0 and stored there."""
     found: Counts | ZephonError | None = None
-    if world.first:
+    if membership.first:
         try:
             found = read_calibration(run)
             if found is None:
@@ -184,7 +188,7 @@ def _calibration(run: RunDir, pipeline: zephon.Pipeline, world: World) -> Counts
                 write_calibration(run, found)
         except ZephonError as error:
             found = error
-    found = world.broadcast(found)
+    found = membership.broadcast(found)
     if isinstance(found, ZephonError):
         raise found
     assert found is not None

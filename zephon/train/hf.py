@@ -26,7 +26,7 @@ from zephon.run.directory import RunDir
 from zephon.run.specs import newest_spec
 from zephon.spec.experiment import ModelSpec
 from zephon.train import checkpoint
-from zephon.train.distributed import Seat, join
+from zephon.train.distributed import ProcessInfo, join
 from zephon.train.model import assign, hidden_dim
 
 _PARTS = (
@@ -101,11 +101,11 @@ def export(run: RunDir, out: Path, *, step: int | None = None) -> Path:
     reader = checkpoint.reader(run, chosen)
     saved = reader.read_metadata().state_dict_metadata
     tensors: dict[str, Any] = {n: torch.empty(getattr(one, "size")) for n, one in saved.items() if n.startswith("model.")}  # noqa: B009
-    world = join(Seat(), device=torch.device("cpu"))
+    membership = join(ProcessInfo(), device=torch.device("cpu"))
     try:
-        dcp.load(tensors, storage_reader=reader, process_group=world.saving)
+        dcp.load(tensors, storage_reader=reader, process_group=membership.saving)
     finally:
-        world.leave()
+        membership.leave()
     out.mkdir(parents=True, exist_ok=True)
     save_file({hf_name(n.removeprefix("model.")): t for n, t in tensors.items()}, out / "model.safetensors", {"format": "pt"})
     vocab_size = len(tensors["model.embed.weight"])

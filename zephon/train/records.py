@@ -70,7 +70,7 @@ class Records:
     def _write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
         session.job.fence()
         digest, lanes = step_digest(step.digests, self._lanes)
-        said = {"world_size": session.world.seat.size, "generation": self._generation, "loss": update.loss}
+        said = {"world_size": session.membership.process.size, "generation": self._generation, "loss": update.loss}
         told = {"tokens": step.by_dataset, "attempt": self._attempt, **said, **named(step.dropped)}
         self._ledger.append(step=step.step, digest=digest, lanes=lanes, **told)
         values = {**said, "digest": digest.hex(), **measured(session, step, update)}
@@ -107,10 +107,10 @@ def measured(session: Session, step: GlobalStep, update: Update) -> dict[str, An
         "dropped": sum(some.count for some in step.dropped),
         "shares": shares(step.by_dataset),
         "seconds": {"step": seconds, **phases},
-        "memory": memory(session.world.device),
+        "memory": memory(session.membership.device),
     }
     if session.peak is not None:
-        found["mfu"] = speed * session.operations / (session.peak * session.world.seat.size)
+        found["mfu"] = speed * session.operations / (session.peak * session.membership.process.size)
     return found
 
 

@@ -30,13 +30,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zephon.errors import ConfigError
 from zephon.spec.experiment import RunSpec
-from zephon.train.distributed import World
-from zephon.train.step import Rows
+from zephon.train.distributed import Membership
+from zephon.train.step import TokenRows
 
-Sums = Callable[[Rows], tuple[Tensor, Tensor]]
+Sums = Callable[[TokenRows], tuple[Tensor, Tensor]]
 
 
-def default_gradients(model: nn.Module, sums: Sums, rows: Rows, *, tokens: int, microbatch: int, world: World) -> Tensor:
+def default_gradients(
+    model: nn.Module, sums: Sums, rows: TokenRows, *, tokens: int, microbatch: int, membership: Membership
+) -> Tensor:
     """Leaves the gradient of (sum of losses / tokens) in ``.grad`` and returns the loss, a float64 scalar.
 
     Args:
@@ -45,26 +47,28 @@ def default_gradients(model: nn.Module, sums: Sums, rows: Rows, *, tokens: int, 
         tokens: trained tokens of the whole step, at least 1.
         microbatch: rows in one forward.
     """
-    loss = torch.zeros((), dtype=torch.float64, device=world.device)
+    loss = torch.zeros((), dtype=torch.float64, device=membership.device)
     parts = rows.split(microbatch)
     for index, part in enumerate(parts):
         with reducing(model, last=index == len(parts) - 1):
             minimised, entropy = sums(part)
             (minimised / tokens).backward()  # type: ignore[no-untyped-call]
             loss += entropy.detach()
-    return world.sum(loss) / tokens
+    return membership.sum(loss) / tokens
 
 
-def canonical_gradients(model: nn.Module, sums: Sums, rows: Rows, *, tokens: int, block: int, world: World) -> Tensor:
+def canonical_gradients(
+    model: nn.Module, sums: Sums, rows: TokenRows, *, tokens: int, block: int, membership: Membership
+) -> Tensor:
     """The same, with the same bits at every power-of-two number of ranks. ``model`` must be unwrapped."""
     parameters = [p for p in model.parameters() if p.requires_grad]
 
-    def leaf(part: Rows) -> Tensor:
+    def leaf(part: TokenRows) -> Tensor:
         minimised, entropy = sums(part)
         gradients = torch.autograd.grad(minimised, parameters)
         return torch.cat([g.reshape(-1).float() for g in gradients] + [entropy.detach().reshape(1)])
 
-    total = doubled(tree_sum(rows.split(block), leaf), world) / tokens
+    total = doubled(tree_sum(rows.split(block), leaf), membership) / tokens
     begin = 0
     for parameter in parameters:
         parameter.grad = total[begin : begin + parameter.numel()].view_as(parameter)
@@ -72,7 +76,7 @@ def canonical_gradients(model: nn.Module, sums: Sums, rows: Rows, *, tokens: int
     return total[-1].double()
 
 
-def tree_sum(parts: list[Rows], leaf: Callable[[Rows], Tensor]) -> Tensor:
+def tree_sum(parts: list[TokenRows], leaf: Callable[[TokenRows], Tensor]) -> Tensor:
     """Adds the leaves' values over the binary tree that halves the list; at most one value waits per level."""
     if len(parts) == 1:
         return leaf(parts[0])
@@ -82,10 +86,10 @@ def tree_sum(parts: list[Rows], leaf: Callable[[Rows], Tensor]) -> Tensor:
     return left
 
 
-def doubled(value: Tensor, world: World) -> Tensor:
+def doubled(value: Tensor, membership: Membership) -> Tensor:
     """Adds over ranks by recursive doubling, in place: ranks that differ in bit 0 swap and add, then bit 1, ..."""
-    rank, distance = world.seat.rank, 1
-    while distance < world.seat.size:
+    rank, distance = membership.process.rank, 1
+    while distance < membership.process.size:
         received = torch.empty_like(value)
         peer = rank ^ distance
         swap = [dist.P2POp(dist.isend, value, peer), dist.P2POp(dist.irecv, received, peer)]
@@ -135,12 +139,12 @@ def repeatable(device: torch.device) -> None:
         torch.backends.cudnn.benchmark = False
 
 
-def check_alike(world: World) -> None:
+def check_consistent(membership: Membership) -> None:
     """Refuses canonical reduction over ranks whose kernels, and so whose last bits, would differ."""
-    gpu = world.device.type == "cuda"
-    kind = torch.cuda.get_device_name(world.device) if gpu else f"CPU with {torch.backends.cpu.get_cpu_capability()}"
+    gpu = membership.device.type == "cuda"
+    kind = torch.cuda.get_device_name(membership.device) if gpu else f"CPU with {torch.backends.cpu.get_cpu_capability()}"
     mine = f"{kind}, torch {torch.__version__}, {torch.get_num_threads()} threads"
-    every = world.exchange(mine)
+    every = membership.exchange(mine)
     other = next((rank for rank, one in enumerate(every) if one != every[0]), None)
     if other is not None:
         raise ConfigError(

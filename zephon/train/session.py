@@ -1,9 +1,9 @@
 """Everything that depends on the membership, built by one function and torn down again inside the living process.
 
     Job (spec, run directory, loader factory)          lives as long as the process
-      └─ build(job, world, snapshot) -> Session        mesh, wrapped model, optimizer, loader assignment, saver
+      └─ build(job, membership, snapshot) -> Session        mesh, wrapped model, optimizer, loader assignment, saver
            └─ session.take() -> Snapshot               the whole state in memory, independent of the membership
-           └─ session.close()                          ends threads; the world may then be left and another joined
+           └─ session.close()                          ends threads; the membership may then be left and another joined
 
 A new membership finds its state in this order: the newest snapshot that any rank still holds, sent by that rank to those
 without it; the checkpoint that all ranks agree on; or step 0, where weights follow from the seed alone.
@@ -30,12 +30,12 @@ from zephon.run.directory import RunDir
 from zephon.seeds import derive
 from zephon.spec.experiment import RunSpec
 from zephon.train import checkpoint, optim, reduction, tensor, usage
-from zephon.train.distributed import World
+from zephon.train.distributed import Membership
 from zephon.train.hf import start_from
 from zephon.train.metrics import Clock
 from zephon.train.model import Decoder, assign, initialise, parameter_count
 from zephon.train.schedule import learning_rate
-from zephon.train.step import Feed, GlobalStep, Rows, StepBatch, agree, by_reason, nothing_to_train_on, report
+from zephon.train.step import Feed, GlobalStep, StepBatch, TokenRows, agree, nothing_to_train_on, rank_report, sum_by_reason
 from zephon.types import DropSummary
 
 MAX_ROLLBACKS = 3
@@ -49,7 +49,7 @@ class Job:
         feed: makes the loader's part for (dp_rank, dp_size).
         held_out: makes the same for the evaluation's text, which ends.
         vocab_size: rows of the embedding.
-        tell: is given a sentence for whoever reads the log.
+        log: is given a sentence for whoever reads the log.
         fence: raises where a newer generation has taken the run over; called before anything is written.
     """
 
@@ -58,7 +58,7 @@ class Job:
     feed: Callable[[int, int], Feed]
     vocab_size: int
     held_out: Callable[[int, int], Feed] | None = None
-    tell: Callable[[str], None] = print
+    log: Callable[[str], None] = print
     fence: Callable[[], None] = lambda: None
 
 
@@ -93,11 +93,11 @@ class Update:
 class Session:
     """One membership's training; see the module's text. Made by ``build``."""
 
-    def __init__(self, job: Job, world: World, module: nn.Module, model: nn.Module) -> None:
-        self.job, self.spec, self.world, self.module, self.model = job, job.spec, world, module, model
+    def __init__(self, job: Job, membership: Membership, module: nn.Module, model: nn.Module) -> None:
+        self.job, self.spec, self.membership, self.module, self.model = job, job.spec, membership, module, model
         self.optimizer = optim.adamw(module, job.spec.optimizer)
-        self.feed = job.feed(world.dp_rank, world.dp_size)
-        self.saver = checkpoint.Saver(job.run, world, job.spec.checkpoint, fence=job.fence)
+        self.feed = job.feed(membership.dp_rank, membership.dp_size)
+        self.saver = checkpoint.Saver(job.run, membership, job.spec.checkpoint, fence=job.fence)
         self.clock = Clock()
         self.step, self.tokens = 0, 0
         self.state: dict[str, Any] | None = None
@@ -108,7 +108,7 @@ class Session:
         self.average: float | None = None  # of the loss, to know a spike by
         self._source: Iterator[StepBatch] | None = None
         self._rollbacks = 0
-        self.peak = usage.peak(world.device)
+        self.peak = usage.peak(membership.device)
         self.operations = usage.operations_per_token(
             parameters=parameter_count(module), spec=job.spec.model, length=job.spec.pipeline.context_length
         )
@@ -128,8 +128,8 @@ class Session:
                 except ZephonError as met:
                     error = error or met
             with self.clock("agree"):
-                reports = self.world.exchange(report(batch, drain=leaving(), error=error))
-                step = agree(batch, reports[:: self.world.seat.size // self.world.dp_size])
+                reports = self.membership.exchange(rank_report(batch, drain=leaving(), error=error))
+                step = agree(batch, reports[:: self.membership.process.size // self.membership.dp_size])
             if step is None:
                 if self.step == 0:
                     raise nothing_to_train_on(self.spec)
@@ -153,7 +153,7 @@ class Session:
             why = "no token of the global batch is trained" if step.tokens == 0 else "left out after a rollback"
             return self._done(step, Update(loss=0.0, norm=0.0, rate=rate, skipped=why))
         with self.clock("gradients"):
-            loss = self._gradients(step.rows.to(self.world.device), step.tokens)
+            loss = self._gradients(step.rows.to(self.membership.device), step.tokens)
         with self.clock("optimizer"):
             norm = optim.gradient_norm(self.module)
             found = Update(loss=float(loss), norm=float(norm), rate=rate)
@@ -191,7 +191,7 @@ class Session:
             self.saver.wait()
         except ZephonError as error:
             fault = fault or error
-        for rank, found in enumerate(self.world.exchange(fault)):
+        for rank, found in enumerate(self.membership.exchange(fault)):
             if found is not None:
                 found.add_note(f"met by rank {rank}")
                 raise found
@@ -223,36 +223,40 @@ class Session:
         self._rollbacks += 1
         self.saver.wait()
         self.feed.close()
-        self._source, self.feed = None, self.job.feed(self.world.dp_rank, self.world.dp_size)
+        self._source, self.feed = None, self.job.feed(self.membership.dp_rank, self.membership.dp_size)
         skipped = self.skipped
         from_disk_or_seed(self)
         self.skipped = tuple(sorted({*self.skipped, *skipped}))
-        if self.world.first:
-            self.job.tell(f"rolled back to step {self.step}; step {bad} will be left out")
+        if self.membership.first:
+            self.job.log(f"rolled back to step {self.step}; step {bad} will be left out")
 
     def close(self, *, abandon: bool = False) -> None:
-        """Ends what the session owns; ``abandon`` where a peer is gone. The world is its caller's."""
+        """Ends what the session owns; ``abandon`` where a peer is gone. The membership is its caller's."""
         self.feed.close()
         self.saver.close(abandon=abandon)
 
     def _dropped_at_end(self) -> tuple[DropSummary, ...]:
         """What all ranks' data leaves out behind the last step, in order of lanes, so that it is the same at every size."""
         mine = self.feed.dropped_at_end(self.state)
-        every = self.world.exchange(mine)[:: self.world.seat.size // self.world.dp_size]
-        return by_reason(some for _, some in sorted((pair for one in every for pair in one), key=operator.itemgetter(0)))
+        every = self.membership.exchange(mine)[:: self.membership.process.size // self.membership.dp_size]
+        return sum_by_reason(some for _, some in sorted((pair for one in every for pair in one), key=operator.itemgetter(0)))
 
-    def _gradients(self, rows: Rows, tokens: int) -> Tensor:
+    def _gradients(self, rows: TokenRows, tokens: int) -> Tensor:
         trainer = self.spec.trainer
         if trainer.reduction == "canonical":
             block = reduction.block_size(self.spec)
-            return reduction.canonical_gradients(self.model, self.sums, rows, tokens=tokens, block=block, world=self.world)
+            return reduction.canonical_gradients(
+                self.model, self.sums, rows, tokens=tokens, block=block, membership=self.membership
+            )
         size = trainer.microbatch_size
-        return reduction.default_gradients(self.model, self.sums, rows, tokens=tokens, microbatch=size, world=self.world)
+        return reduction.default_gradients(
+            self.model, self.sums, rows, tokens=tokens, microbatch=size, membership=self.membership
+        )
 
-    def sums(self, rows: Rows) -> tuple[Tensor, Tensor]:
+    def sums(self, rows: TokenRows) -> tuple[Tensor, Tensor]:
         with (
             self.clock("forward"),
-            torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.spec.trainer.precision == "bfloat16"),
+            torch.autocast(self.membership.device.type, torch.bfloat16, enabled=self.spec.trainer.precision == "bfloat16"),
         ):
             minimised, entropy = self.model(rows.input_ids, rows.positions, rows.labels, self.spec.optimizer.z_loss)
         return minimised, entropy
@@ -272,12 +276,12 @@ class Session:
         self.step, self.tokens, self.state = step.step + 1, self.tokens + step.tokens, step.state
         if update.skipped is not None:
             self.skipped = tuple(sorted({*self.skipped, step.step}))
-            if self.world.first:
-                self.job.tell(f"step {step.step}: {update.skipped}; the weights are left as they were")
+            if self.membership.first:
+                self.job.log(f"step {step.step}: {update.skipped}; the weights are left as they were")
         return update
 
 
-def build(job: Job, world: World, snapshot: Snapshot | None = None) -> Session:
+def build(job: Job, membership: Membership, snapshot: Snapshot | None = None) -> Session:
     """Builds a membership's session and gives it the newest state there is.
 
     Raises:
@@ -285,11 +289,11 @@ def build(job: Job, world: World, snapshot: Snapshot | None = None) -> Session:
         StateError: the checkpoint is damaged, or of another experiment.
     """
     if job.spec.trainer.reduction == "canonical":
-        reduction.check_canonical(job.spec, dp_size=world.dp_size)
-        reduction.check_alike(world)
-    module, model = _build_model(job, world)
-    session = Session(job, world, module, model)
-    held = world.exchange(-1 if snapshot is None else snapshot.step)
+        reduction.check_canonical(job.spec, dp_size=membership.dp_size)
+        reduction.check_consistent(membership)
+    module, model = _build_model(job, membership)
+    session = Session(job, membership, module, model)
+    held = membership.exchange(-1 if snapshot is None else snapshot.step)
     if max(held) >= 0:
         _take_over(session, snapshot, held)
     else:
@@ -298,25 +302,25 @@ def build(job: Job, world: World, snapshot: Snapshot | None = None) -> Session:
     return session
 
 
-def _build_model(job: Job, world: World) -> tuple[nn.Module, nn.Module]:
+def _build_model(job: Job, membership: Membership) -> tuple[nn.Module, nn.Module]:
     """(module with empty parameters on the device, the same one wrapped for its kind of parallelism)."""
     trainer = job.spec.trainer
     with torch.device("meta"):
         module = Decoder(job.spec.model, job.vocab_size, recompute=trainer.activation_checkpointing)
     if trainer.tensor_parallel > 1:
-        tensor.split(module, job.spec.model, world.mesh["tensor"])
+        tensor.split(module, job.spec.model, membership.mesh["tensor"])
     if trainer.compile:
         for block in module.blocks():
             block.compile()
     if trainer.parallel == "ddp" and trainer.tensor_parallel == 1:
-        module.to_empty(device=world.device)
-        if trainer.reduction == "canonical" or world.seat.size == 1:
+        module.to_empty(device=membership.device)
+        if trainer.reduction == "canonical" or membership.process.size == 1:
             return module, module
-        group = world.mesh["replicate"].get_group()
+        group = membership.mesh["replicate"].get_group()
         wrapped = DistributedDataParallel(module, process_group=group, init_sync=False, gradient_as_bucket_view=True)
         wrapped.register_comm_hook(group, reduction.sum_over_ranks)
         return module, wrapped
-    mesh = world.mesh["shard"] if trainer.parallel == "fsdp" else world.mesh["replicate", "shard"]
+    mesh = membership.mesh["shard"] if trainer.parallel == "fsdp" else membership.mesh["replicate", "shard"]
     low = torch.bfloat16 if trainer.precision == "bfloat16" else None
     policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
     for block in module.blocks():
@@ -326,16 +330,18 @@ def _build_model(job: Job, world: World) -> tuple[nn.Module, nn.Module]:
         if isinstance(part, FSDPModule):  # the loss is divided by the global count already: sum, do not average
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
-    module.to_empty(device=world.device)
+    module.to_empty(device=membership.device)
     return module, module
 
 
 def _take_over(session: Session, snapshot: Snapshot | None, held: list[int]) -> None:
     """Sends the newest snapshot from the first rank that holds it to all ranks that do not."""
-    world, newest = session.world, max(held)
+    membership, newest = session.membership, max(held)
     source, everywhere = held.index(newest), min(held) == newest
     mine = snapshot if snapshot is not None and snapshot.step == newest else None
-    head = world.broadcast((mine.step, mine.tokens, mine.state, mine.skipped, mine.average) if mine else None, source=source)
+    head = membership.broadcast(
+        (mine.step, mine.tokens, mine.state, mine.skipped, mine.average) if mine else None, source=source
+    )
     session.step, session.tokens, session.state, session.skipped, session.average = head
     for name, target in optim.tensors(session.module, session.optimizer).items():
         full = (
@@ -352,9 +358,9 @@ def _take_over(session: Session, snapshot: Snapshot | None, held: list[int]) -> 
 
 def from_disk_or_seed(session: Session) -> None:
     """Gives a session the newest checkpoint's state, or that of step 0."""
-    job, world = session.job, session.world
-    tell = job.tell if world.first else lambda _: None
-    step = checkpoint.choose(job.run, world, policy=job.spec.checkpoint.resume, tell=tell)
+    job, membership = session.job, session.membership
+    log = job.log if membership.first else lambda _: None
+    step = checkpoint.choose(job.run, membership, policy=job.spec.checkpoint.resume, log=log)
     if step is None:
         if job.spec.model.init_from is not None:
             start_from(session.module, job.spec.model.init_from)
@@ -363,12 +369,12 @@ def from_disk_or_seed(session: Session) -> None:
         optim.reset(session.optimizer)
         session.step, session.tokens, session.state, session.skipped, session.average = 0, 0, None, (), None
         return
-    meta, loader = checkpoint.load(job.run, step, optim.tensors(session.module, session.optimizer), world)
+    meta, loader = checkpoint.load(job.run, step, optim.tensors(session.module, session.optimizer), membership)
     checkpoint.check_pinned(meta, job.spec)
     session.step, session.tokens, session.state, session.skipped = meta.step, meta.tokens, loader, tuple(meta.skipped)
     session.average, session.saver.last = meta.average, meta.step
     session.feed.restore(loader)
-    tell(f"resumed from {name_of(step)}")
+    log(f"resumed from {name_of(step)}")
 
 
 def _check_replicas(session: Session) -> None:
@@ -376,7 +382,7 @@ def _check_replicas(session: Session) -> None:
     if session.spec.trainer.parallel != "ddp" or session.spec.trainer.tensor_parallel > 1:
         return
     sums = torch.stack([p.detach().double().sum() for p in session.module.parameters()]).cpu()
-    every = session.world.exchange(sums.numpy().tobytes())
+    every = session.membership.exchange(sums.numpy().tobytes())
     different = [rank for rank, one in enumerate(every) if one != every[0]]
     if different:
         raise StateError(

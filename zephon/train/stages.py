@@ -16,7 +16,7 @@ from zephon.run.directory import RunDir
 from zephon.run.evaluation import HeldOutLoss, write_evaluation
 from zephon.spec.experiment import RunSpec
 from zephon.train import reduction
-from zephon.train.distributed import Seat, choose_device, join
+from zephon.train.distributed import ProcessInfo, choose_device, join
 from zephon.train.evaluation import Evaluation
 from zephon.train.feed import job_for, pipeline
 from zephon.train.session import build
@@ -49,15 +49,15 @@ def evaluate(run: RunDir, spec: RunSpec) -> dict[str, Any]:
         torch.set_num_threads(threads)
     if trainer.reduction == "canonical":
         reduction.repeatable(device)
-    world = join(Seat(), device=device, timeout_s=trainer.process_group_timeout_s)
+    membership = join(ProcessInfo(), device=device, timeout_s=trainer.process_group_timeout_s)
     try:
-        session = build(job_for(alone, run, world, tell=print, fence=lambda: None), world)
+        session = build(job_for(alone, run, membership, log=print, fence=lambda: None), membership)
         try:
             found = Evaluation(session)()
             result = HeldOutLoss(step=session.step, loss=found.loss, tokens=found.tokens)
         finally:
             session.close()
     finally:
-        world.leave()
+        membership.leave()
     write_evaluation(run, result)
     return asdict(result)

@@ -25,7 +25,7 @@ ADDRESSES = 8  # of documents left out for one reason in one step, as many as a 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class TokenRows:
     """Some sequences: inputs and labels int64 [n, T], positions int64 [n, T] restarting per document, or None."""
 
     input_ids: Tensor
@@ -40,30 +40,30 @@ class Rows:
         """How many labels are trained."""
         return int((self.labels != IGNORE_INDEX).sum())
 
-    def split(self, size: int) -> list[Rows]:
+    def split(self, size: int) -> list[TokenRows]:
         """Consecutive parts of ``size`` rows, the last one maybe shorter."""
         return [self._slice(i, i + size) for i in range(0, len(self), size)]
 
-    def padded(self, rows: int) -> Rows:
+    def padded(self, rows: int) -> TokenRows:
         """With rows of weight zero behind, so that all ranks run the same number of forwards."""
         more = rows - len(self)
         if more <= 0:
             return self
-        return Rows(
+        return TokenRows(
             input_ids=F.pad(self.input_ids, (0, 0, 0, more)),
             labels=F.pad(self.labels, (0, 0, 0, more), value=IGNORE_INDEX),
             positions=None if self.positions is None else F.pad(self.positions, (0, 0, 0, more)),
         )
 
-    def to(self, device: torch.device) -> Rows:
+    def to(self, device: torch.device) -> TokenRows:
         return self._map(lambda t: t.to(device, non_blocking=True))
 
-    def _slice(self, begin: int, end: int) -> Rows:
+    def _slice(self, begin: int, end: int) -> TokenRows:
         return self._map(lambda t: t[begin:end])
 
-    def _map(self, f: Any) -> Rows:
+    def _map(self, f: Any) -> TokenRows:
         positions = None if self.positions is None else f(self.positions)
-        return Rows(input_ids=f(self.input_ids), labels=f(self.labels), positions=positions)
+        return TokenRows(input_ids=f(self.input_ids), labels=f(self.labels), positions=positions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class StepBatch:
     """
 
     step: int
-    rows: Rows
+    rows: TokenRows
     digests: dict[int, bytes]
     state: dict[str, Any]
     by_dataset: dict[str, int] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Feed(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class RankReport:
     """What a rank tells the others before it trains a step; ``step`` is None where its data has ended."""
 
     step: int | None
@@ -135,7 +135,7 @@ class GlobalStep:
     """
 
     step: int
-    rows: Rows
+    rows: TokenRows
     tokens: int
     digests: list[bytes]
     state: dict[str, Any]
@@ -144,10 +144,10 @@ class GlobalStep:
     drain: bool
 
 
-def report(batch: StepBatch | None, *, drain: bool, error: ZephonError | None) -> Report:
+def rank_report(batch: StepBatch | None, *, drain: bool, error: ZephonError | None) -> RankReport:
     if batch is None or error is not None:
-        return Report(step=None, drain=drain, error=error)
-    return Report(
+        return RankReport(step=None, drain=drain, error=error)
+    return RankReport(
         step=batch.step,
         rows=len(batch.rows),
         tokens=batch.rows.tokens,
@@ -159,7 +159,7 @@ def report(batch: StepBatch | None, *, drain: bool, error: ZephonError | None) -
     )
 
 
-def agree(batch: StepBatch | None, reports: Sequence[Report]) -> GlobalStep | None:
+def agree(batch: StepBatch | None, reports: Sequence[RankReport]) -> GlobalStep | None:
     """Combines the reports of all data-parallel ranks; None when the data has ended.
 
     It ends where the first rank cannot fill its part of a step, as it does for a rank that has all lanes.
@@ -195,12 +195,12 @@ def agree(batch: StepBatch | None, reports: Sequence[Report]) -> GlobalStep | No
         digests=[digests[slot] for slot in sorted(digests)],
         state={**batch.state, "lanes": {lane: cursor for one in reports for lane, cursor in one.lanes.items()}},
         by_dataset=dict(sorted(by_dataset.items())),
-        dropped=by_reason(some for one in reports for some in one.dropped),
+        dropped=sum_by_reason(some for one in reports for some in one.dropped),
         drain=any(one.drain for one in reports),
     )
 
 
-def by_reason(parts: Iterable[DropSummary]) -> tuple[DropSummary, ...]:
+def sum_by_reason(parts: Iterable[DropSummary]) -> tuple[DropSummary, ...]:
     """One entry for each reason, in order of reasons: counts added, the first eight addresses kept."""
     found: dict[str, DropSummary] = {}
     for part in parts:
@@ -210,7 +210,7 @@ def by_reason(parts: Iterable[DropSummary]) -> tuple[DropSummary, ...]:
     return tuple(found[reason] for reason in sorted(found))
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
+def concatenate(parts: Sequence[TokenRows]) -> TokenRows:
     """All rows of several microbatches as one."""
     positions = [part.positions for part in parts]
     together = torch.cat([p for p in positions if p is not None]) if None not in positions else None

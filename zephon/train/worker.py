@@ -38,7 +38,7 @@ def main(run_url: str, attempt: int) -> int:
         run = RunDir(run_url)
         done = _train(run, attempt, read_spec(run, attempt), leaving)
     except ZephonError as error:
-        tell(render(error))
+        log(render(error))
         return error.exit_status
     if done:
         return Exit.DONE
@@ -54,29 +54,29 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
     from zephon.train.records import Records
     from zephon.train.session import build
 
-    trainer, seat = spec.trainer, distributed.Seat.from_environment()
+    trainer, process = spec.trainer, distributed.ProcessInfo.from_environment()
     threads = trainer.torch_threads or (1 if trainer.reduction == "canonical" else None)
     if threads is not None:
         torch.set_num_threads(threads)  # sums on CPU are split by thread: the count is part of their order
     generation = int(os.environ.get("ZEPHON_GENERATION", "0"))
     fence = Fence(run, generation)
     fence.check()
-    device = distributed.choose_device(trainer.device, local_rank=seat.local_rank)
+    device = distributed.choose_device(trainer.device, local_rank=process.local_rank)
     if trainer.reduction == "canonical":
         reduction.repeatable(device)
     with ExitStack() as owned:
-        world = distributed.join(
-            seat,
+        membership = distributed.join(
+            process,
             device=device,
             parallel=trainer.parallel,
             tensor=trainer.tensor_parallel,
             timeout_s=trainer.process_group_timeout_s,
         )
-        owned.callback(world.leave)
-        session = build(job_for(spec, run, world, tell=tell, fence=fence.check), world)
+        owned.callback(membership.leave)
+        session = build(job_for(spec, run, membership, log=log, fence=fence.check), membership)
         owned.push(lambda kind, *_: session.close(abandon=kind is not None and not issubclass(kind, ZephonError)))
         records: Records | None = None
-        if world.first:
+        if membership.first:
             try:
                 records = Records(run, spec, attempt, generation)
                 owned.callback(records.close)
@@ -105,7 +105,7 @@ class Fence:
             )
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
     """Writes a line for whoever reads this rank's log."""
     rank = os.environ.get("RANK", "0")
     print(f"[rank {rank}] {text}", file=sys.stderr, flush=True)
