@@ -10,7 +10,7 @@ from zephon.errors import ConfigError
 from zephon.fastjson import Json
 from zephon.launch.contract import Difference
 from zephon.run.checkpoints import newest_checkpoint
-from zephon.run.directory import RunDir
+from zephon.run.directory import PARENT, RunDir
 from zephon.spec.experiment import RunSpec
 
 
@@ -47,7 +47,7 @@ def forked(spec: RunSpec, name: str, *, parent: RunDir, changes: tuple[Differenc
             follows="there would be nothing to start from",
             remedy="start a new run under another name: name=NAME",
         )
-    model = dataclasses.replace(spec.model, init_from=RunDir(run).path("parent"))
+    model = dataclasses.replace(spec.model, init_from=RunDir(run).path(PARENT))
     return dataclasses.replace(spec, name=name, model=model), Parent(run=parent.url, step=step, changes=changes)
 
 
