@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.agent.objects import objects, store
 
 __all__ = ["objects", "store"]  # named here only: each place that names a fixture would start a server of its own
+# How long an example takes depends on what else the machine does, and is measured in benchmarks/.
+hypothesis.settings.register_profile("zephon", deadline=None)
+hypothesis.settings.load_profile("zephon")
 HERE = Path(__file__).resolve().parent
 RERUN = ("agent", "kubernetes", "launch")  # rooms whose tests kill processes, wait for clocks or need a cluster
 

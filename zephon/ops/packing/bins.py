@@ -88,6 +88,10 @@ class Bins:
         done, self._done = self._done, []
         return done
 
+    def rows(self) -> list[Row]:
+        """All rows so far, full ones first."""
+        return [*self._done, *self._open]
+
     def remainder(self) -> list[Row]:
         rows, self._open, self._rooms = self._open, [], []
         again = self._repacked([part for row in rows for part in row])
@@ -97,7 +101,7 @@ class Bins:
         """What is held at the end, longest first into the tightest bin: often fewer rows than were open."""
         packer = Bins(self._length, len(slices) + 1, self._most, self._least, best=True)
         packer.add(sorted(slices, key=lambda part: part[1] - part[2]))
-        return [*packer._done, *packer._open]
+        return packer.rows()
 
 
 class Splitting:
