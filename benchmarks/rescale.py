@@ -31,7 +31,7 @@ from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.backends.local.supervision import read_state
 from zephon.launch.config.compose import compose
-from zephon.launch.status import look
+from zephon.launch.status import status_of
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
 from zephon.run.progress import read_progress
@@ -58,7 +58,7 @@ def ours(runs: str, changes: int) -> list[dict[str, Any]]:
                 _replace(rundir)
             else:
                 control.rescale(rundir, 2 if kind == "up" else 1, wait_s=120)
-            reached = look(rundir).step
+            reached = status_of(rundir).step
             control.wait_for(rundir, lambda now, reached=reached: now.step >= reached + 3, 120, "to go on")  # type: ignore[misc]
         return [{**event.details, "kind": _kind(event.details)} for event in read_events(rundir) if event.kind == "resized"]
     finally:
@@ -74,7 +74,7 @@ def _kind(event: Mapping[str, Any]) -> str:
 def _replace(rundir: RunDir) -> None:
     state = read_state(rundir, rundir.attempts()[-1])
     assert state is not None
-    before, pid = look(rundir).generation, next(iter(state.agents.values()))
+    before, pid = status_of(rundir).generation, next(iter(state.agents.values()))
     assert pid is not None
     os.kill(pid, signal.SIGTERM)
     control.wait_for(rundir, lambda now: now.generation > before and now.state == "TRAINING", 120, "to replace a node")

@@ -36,7 +36,7 @@ def test_one_two_one_three_nodes_lose_no_step_and_keep_the_agents_that_stay(toy:
     assert run.agent(0).pid == first
     run.wait_end()
     assert_every_step_once(run)
-    assert run.look().failures == 0
+    assert run.status().failures == 0
     sizes = list(dict.fromkeys((line["generation"], line["world_size"]) for line in run.lines()))
     assert [size for _, size in sizes] == [1, 2, 1, 3]
 
@@ -53,9 +53,9 @@ def test_a_killed_agent_is_replaced_and_the_other_stays_though_it_hosted_the_sto
     assert not any(worker.is_running() and worker.status() != "zombie" for worker in workers)
     assert run.agent(1 - index).pid == other
     run.wait_end()
-    assert run.look().state == "DONE"
+    assert run.status().state == "DONE"
     assert sorted(set(steps_of(run))) == list(range(1, 201))
-    assert (run.look().failures, run.look().lost) == (0, 1)
+    assert (run.status().failures, run.status().lost) == (0, 1)
 
 
 PARTS = ["drain", "save", "membership", "restore", "first_step"]
@@ -107,7 +107,7 @@ def test_killing_and_restarting_one_agent_twenty_times_ends_with_all_steps(toy: 
         run.agent(number % 2).kill()
         time.sleep(0.1 + 0.07 * (number % 5))
     run.wait_end(120)
-    assert run.look().state == "DONE", run.story()
+    assert run.status().state == "DONE", run.story()
     assert sorted(set(steps_of(run))) == list(range(1, 151))
 
 
@@ -198,7 +198,7 @@ def test_sigterm_to_one_agent_drains_all_and_the_node_is_not_counted_as_a_failur
     run.wait(lambda now: now.generation >= 2 and now.nodes == 2)
     run.wait_end()
     assert_every_step_once(run)
-    assert (run.look().failures, run.look().lost) == (0, 0)
+    assert (run.status().failures, run.status().lost) == (0, 0)
 
 
 def test_a_rescale_outside_the_range_or_to_zero_is_refused_with_the_possible_counts(toy: Maker) -> None:
@@ -207,7 +207,7 @@ def test_a_rescale_outside_the_range_or_to_zero_is_refused_with_the_possible_cou
     for nodes in (0, 4):
         with pytest.raises(ConfigError, match="nodes=1, 2, 3"):
             control.rescale(run.rundir, nodes)
-    assert run.look().target == 1
+    assert run.status().target == 1
 
 
 def test_stop_saves_the_step_it_is_in_and_resume_goes_on_from_there(toy: Maker) -> None:
@@ -266,12 +266,12 @@ def test_kill_9_of_the_supervisor_leaves_no_process_and_resume_goes_on(toy: Make
     killed_supervisor(run)
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline and (
-        run.look().state != "FAILED" or any(w.is_running() and w.status() != "zombie" for w in workers)
+        run.status().state != "FAILED" or any(w.is_running() and w.status() != "zombie" for w in workers)
     ):
         time.sleep(0.05)
     assert not any(w.is_running() and w.status() != "zombie" for w in workers)
-    assert run.look().state == "FAILED"
-    assert "killed" in run.look().message
+    assert run.status().state == "FAILED"
+    assert "killed" in run.status().message
     run.resume()
     assert run.wait_end().state == "DONE"
     assert sorted(set(steps_of(run))) == list(range(1, 41))

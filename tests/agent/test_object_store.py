@@ -17,7 +17,7 @@ import pytest
 
 from tests.agent.peers import ROOT, until
 from zephon.launch.config.compose import compose
-from zephon.launch.status import look
+from zephon.launch.status import status_of
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.run import ledger
 from zephon.run.attempt_stages import read_attempt_stages
@@ -130,7 +130,7 @@ def test_a_run_in_an_object_store_is_drained_resumed_at_another_size_and_done(ob
     until(lambda: all(agent.poll() is not None for agent in two.processes[1:]), 60, two.story)
     assert [agent.returncode for agent in two.processes[1:]] == [143, 143], two.story()
     two.end()
-    saved = look(rundir).checkpoint
+    saved = status_of(rundir).checkpoint
     assert saved is not None
     assert 1 <= saved < STEPS
     assert saved == step(rundir, 1), "a step was lost by the drain"

@@ -62,7 +62,7 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 def disturb(run: Real, chance: random.Random) -> str:
     """One event on a node picked by chance; what it was."""
     kind = chance.choice(("join", "leave", "kill agent", "kill worker", "freeze", "drain agent"))
-    target = run.look().target
+    target = run.status().target
     if kind in ("join", "leave"):
         sizes = [n for n in (1, 2, 4) if (n > target if kind == "join" else n < target)] or [2 if target != 2 else 1]
         try:
@@ -108,9 +108,9 @@ def test_fifty_random_membership_events_end_with_the_ledger_of_the_unbroken_run(
     for _ in range(EVENTS):
         story.append(disturb(run, chance))
         time.sleep(chance.random() * 1.5)
-        assert run.look().state not in ("FAILED", "DONE"), f"{story}\n{run.story()}"
+        assert run.status().state not in ("FAILED", "DONE"), f"{story}\n{run.story()}"
     run.wait(lambda now: now.state == "TRAINING", 60)
-    reached = run.look().step
+    reached = run.status().step
     run.wait_step(reached + 2)
     stopped = control.stop(run.rundir)
     assert stopped.state == "STOPPED", run.story()
@@ -122,6 +122,5 @@ def test_fifty_random_membership_events_end_with_the_ledger_of_the_unbroken_run(
     assert steps == list(range(stopped.step)), "a step is missing"
     for comparison in (ledger.compare(run.rundir.url), ledger.compare(run.rundir.url, unbroken.rundir.url)):
         assert comparison.equal, comparison.sentence
-    print(
-        f"{stopped.step} steps, {len(set(story))} kinds of events, {run.look().failures} crashes, {run.look().resizes} resizes"
-    )
+    last = run.status()
+    print(f"{stopped.step} steps, {len(set(story))} kinds of events, {last.failures} crashes, {last.resizes} resizes")

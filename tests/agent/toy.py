@@ -17,7 +17,7 @@ from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.backends.local.index import apps
 from zephon.launch.backends.local.supervision import read_state
-from zephon.launch.status import LIVE, RunStatus, look
+from zephon.launch.status import LIVE, RunStatus, status_of
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
 from zephon.run.state import AttemptState
@@ -66,8 +66,8 @@ class Toy:
     def _export(self) -> None:
         os.environ["ZEPHON_TOY"] = json.dumps(self.settings)
 
-    def look(self) -> RunStatus:
-        return look(self.rundir)
+    def status(self) -> RunStatus:
+        return status_of(self.rundir)
 
     def wait(self, test: Callable[[RunStatus], bool], limit_s: float = 60.0) -> RunStatus:
         try:

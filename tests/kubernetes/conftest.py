@@ -168,10 +168,10 @@ class Plane:
                     self.api.request("DELETE", path, body=now, action="play the kubelet")
 
 
-def until(what: str, look: Callable[[], T], seconds: float = WAIT_S, *, holds: Callable[[T], Any] = bool) -> T:
+def until(what: str, poll: Callable[[], T], seconds: float = WAIT_S, *, holds: Callable[[T], Any] = bool) -> T:
     """Looks until ``holds`` is true of what it sees and returns that; fails with ``what`` and with what it saw last."""
     deadline = time.monotonic() + seconds
-    while not holds(seen := look()):
+    while not holds(seen := poll()):
         if time.monotonic() > deadline:
             pytest.fail(f"not within {seconds:.0f} s: {what}; last seen: {seen!r}")
         time.sleep(0.1)

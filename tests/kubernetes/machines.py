@@ -29,7 +29,7 @@ from tests.kubernetes.conftest import ROOT, TOOLS, ended_with_us, until
 from zephon.launch import start as session
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.config.compose import compose
-from zephon.launch.status import RunStatus, look
+from zephon.launch.status import RunStatus, status_of
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec, SchedulerSpec
 
@@ -223,7 +223,7 @@ def reach(rundir: RunDir, what: str, test: Callable[[RunStatus], Any], seconds: 
     """Waits until a run's status passes a test; a run that fails meanwhile ends the wait."""
 
     def check() -> RunStatus | None:
-        status = look(rundir)
+        status = status_of(rundir)
         assert status.state != "FAILED", (status.message, status.error)
         return status if test(status) else None
 

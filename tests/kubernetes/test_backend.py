@@ -15,7 +15,7 @@ from tests.kubernetes.samples import sample_app
 from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes.backend import KubernetesBackend
 from zephon.launch.backends.kubernetes.scheduler import create_scheduler
-from zephon.launch.status import look
+from zephon.launch.status import status_of
 from zephon.run.attempt_stages import AttemptStages, write_attempt_stages
 from zephon.run.data_end import DataEnd, write_data_end
 from zephon.run.directory import RunDir
@@ -74,12 +74,12 @@ class Run:
     def until_state(self, state: str, message: str = "") -> None:
         """Waits for a state, and a message in which these words are, while the machines confirm all deletions."""
 
-        def look() -> tuple[str, str]:
+        def poll() -> tuple[str, str]:
             self.plane.ends_deleted_pods(self.namespace)
             found = self.state()
             return found.state, found.message
 
-        until(f"{state} {message}", look, holds=lambda seen: seen[0] == state and message in seen[1])
+        until(f"{state} {message}", poll, holds=lambda seen: seen[0] == state and message in seen[1])
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_the_coordinators_stages_are_shown_and_a_size_is_changed_only_while_it_t
         {"doctor": "running", "train": "waiting"},
     )
     assert found.message.startswith(f"stage doctor on {first.split('@')[0]}; 2 nodes run")
-    assert look(run.rundir).state == "RUNNING"
+    assert status_of(run.rundir).state == "RUNNING"
     with pytest.raises(ConfigError, match="the run is in stage doctor"):
         run.backend.rescale(run.rundir, 1, 4)
     run.backend.stop(run.rundir, 1)

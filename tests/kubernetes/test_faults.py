@@ -15,7 +15,7 @@ import pytest
 
 from tests.kubernetes.conftest import until
 from tests.kubernetes.machines import Machines, events, reach
-from zephon.launch.status import RunStatus, look
+from zephon.launch.status import RunStatus, status_of
 from zephon.run.directory import RunDir
 from zephon.run.generation import read_generation
 
@@ -48,10 +48,10 @@ class Run:
         self.machines, self.name = machines, name
         self.rundir = toy(machines, name, 3, {}, topology_spread="require")
         self.whole("training on three nodes")
-        self.began, self.first = time.time(), self.look()
+        self.began, self.first = time.time(), self.status()
 
-    def look(self) -> RunStatus:
-        return look(self.rundir)
+    def status(self) -> RunStatus:
+        return status_of(self.rundir)
 
     def pods(self, role: str = "node") -> list[dict[str, Any]]:
         return self.machines.pods(self.name, role)
@@ -66,7 +66,7 @@ class Run:
         reach(self.rundir, "the others train on", lambda now: now.world_size < 3 and now.generation > self.first.generation, 60)
 
     def says(self, words: str, seconds: float) -> str:
-        told: str = until(words, lambda: words in (line := self.look().message) and line, seconds)
+        told: str = until(words, lambda: words in (line := self.status().message) and line, seconds)
         return told
 
     def victim(self) -> tuple[str, dict[str, Any]]:
@@ -114,7 +114,7 @@ def test_the_coordinators_death_disturbs_no_step_and_its_successor_can_resize(ru
 
     until("a new coordinator", replaced, 60)
     time.sleep(3)
-    after = run.look()
+    after = run.status()
     assert after.generation == run.first.generation, "the workers were restarted"
     assert after.step > run.first.step
     run.kubectl("delete", "pod", run.pods()[0]["metadata"]["name"], "--wait=false")
@@ -130,7 +130,7 @@ def test_an_agent_killed_by_force_is_named_replaced_and_costs_at_most_a_checkpoi
     run.kubectl("exec", pod["metadata"]["name"], "--", "/usr/bin/sh", "-c", kill, check=False)
     assert "ask for more memory_mb if OOMKilled" in run.says("exit code 137", 20)
     run.whole("three nodes again")
-    assert run.look().generation > run.first.generation
+    assert run.status().generation > run.first.generation
     assert run.lost_steps() <= SAVE_EVERY
     assert run.one_writer()
 
@@ -178,9 +178,9 @@ def test_an_old_container_beside_its_replacement_is_no_second_writer(run: Run) -
             lambda: any(successor in str(event.get("node")) for event in events(run.machines.runs, run.name)),
             90,
         )
-        before = run.look()
+        before = run.status()
         reach(run.rundir, "training goes on", lambda now: now.step > before.step + 20 and now.world_size == 3)
-        assert run.look().generation == run.first.generation, "the old container was disturbed although nothing was gained"
+        assert run.status().generation == run.first.generation, "the old container was disturbed although nothing was gained"
     finally:
         run.machines.tool("daemon-start", machine, "kubelet")
         run.machines.kubectl("taint", "nodes", machine, f"{DEAD}-", check=False)
@@ -215,14 +215,14 @@ def test_jobs_that_cannot_work_end_or_say_why(machines: Machines) -> None:
     crash = toy(machines, names["crash"], 2, {"exit_at_start": 3})
     image = toy(machines, names["image"], 1, {}, image="127.0.0.1:9/nosuch:1", image_pull_policy="IfNotPresent")
     place = toy(machines, names["place"], 1, {}, node_selector={"pool": "none-of-yours"})
-    told = until("the image", lambda: "the image cannot be pulled" in (line := look(image).message) and line, 60)
+    told = until("the image", lambda: "the image cannot be pulled" in (line := status_of(image).message) and line, 60)
     assert "127.0.0.1:9/nosuch:1" in told
-    assert "cannot be placed: 0/" in look(place).message
+    assert "cannot be placed: 0/" in status_of(place).message
     for rundir, cause in ((contract, "65"), (crash, "3")):
-        until(f"{rundir.url} has failed", lambda rundir=rundir: look(rundir).state == "FAILED", 120)
+        until(f"{rundir.url} has failed", lambda rundir=rundir: status_of(rundir).state == "FAILED", 120)
         (finish,) = [event for event in events(machines.runs, rundir.root.rsplit("/", 1)[-1]) if event["event"] == "finish"]
         assert f"status {cause}" in finish["cause"]
-        assert "PodFailurePolicy" in look(rundir).message
+        assert "PodFailurePolicy" in status_of(rundir).message
     generations = [event for event in events(machines.runs, names["crash"]) if event["event"] == "generation"]
     assert len(generations) == 1, "a crash before the first step was tried again"
 
@@ -231,7 +231,7 @@ def test_nodes_wait_for_a_coordinator_that_comes_late_and_the_job_completes(mach
     name = machines.name(f"late-{next(_numbers)}")
     overlay = machines.options(name)["overlay"] | {"coordinator": {"spec": {"replicas": 0}}}
     rundir = toy(machines, name, 1, {"steps": 20}, overlay=overlay)
-    until("the node runs", lambda: "1 nodes run" in look(rundir).message, 60)
+    until("the node runs", lambda: "1 nodes run" in status_of(rundir).message, 60)
     time.sleep(12)
     machines.kubectl("scale", "deployment", f"{name}-1-coordinator", "--replicas=1", "-n", name)
     reach(rundir, "the last step", lambda now: now.state == "DONE")

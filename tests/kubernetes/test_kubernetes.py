@@ -58,12 +58,12 @@ class Case:
     def until_state(self, handle: str, state: AppState) -> None:
         """Waits for a state while the machines confirm all deletions."""
 
-        def look() -> AppState:
+        def poll() -> AppState:
             self.plane.ends_deleted_pods(self.namespace)
             found: AppState = self.runner.status(handle).state
             return found
 
-        until(f"{handle} is {state}", look, holds=lambda seen: seen == state)
+        until(f"{handle} is {state}", poll, holds=lambda seen: seen == state)
 
     def until_said(self, handle: str, words: str) -> str:
         return until_said(words, lambda: str(self.runner.status(handle).msg))

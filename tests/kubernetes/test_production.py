@@ -15,7 +15,7 @@ from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.backends.kubernetes.options import options_from
 from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler
-from zephon.launch.status import look
+from zephon.launch.status import status_of
 from zephon.run.directory import RunDir
 from zephon.run.specs import newest_spec
 
@@ -99,7 +99,7 @@ def test_every_verb_works_with_the_documented_role(machines: Machines, run: RunD
     assert control.rescale(run, 1).world_size == 1
     assert control.stop(run).state == "STOPPED"
     session.resume(run)
-    before = look(run).step
+    before = status_of(run).step
     reach(run, "training again", lambda now: now.step > before)
     scheduler = scheduler_of(run)
     assert len(scheduler.list()) == 1
@@ -107,5 +107,5 @@ def test_every_verb_works_with_the_documented_role(machines: Machines, run: RunD
     scheduler.delete(f"{name}:{name}-1")
     assert machines.pods(name) == machines.pods(name, "coordinator") == []
     assert scheduler.list() == []
-    assert look(run).state == "STOPPED"
+    assert status_of(run).state == "STOPPED"
     scheduler.close()

@@ -14,7 +14,7 @@ from tests.kubernetes.machines import Machines, reach
 from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.cli.main import main
-from zephon.launch.status import look
+from zephon.launch.status import status_of
 from zephon.run.attempt_stages import read_attempt_stages
 from zephon.run.directory import RunDir
 from zephon.run.evaluation import read_evaluation
@@ -63,7 +63,7 @@ def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
     held = machines.runs / f"{name}-held.jsonl"
     rundir = machines.submit(machines.spec(name, *SETTINGS, f"trainer.eval_data.held.path={held}"))
     begun(rundir, "first", 1)
-    running = look(rundir)
+    running = status_of(rundir)
     assert running.stages == dict(zip(ORDER, ["done", "done", "running", "waiting", "waiting", "waiting"], strict=True))
     assert main(["logs", name, f"runs={machines.runs}"]) == 0
     logged = capsys.readouterr().out
@@ -79,7 +79,7 @@ def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
     assert begun(rundir, "first", 3) != leading
 
     rundir.write_json("first-told.json", data={})
-    failed = until("the evaluation has failed", lambda: (now := look(rundir)).state == "FAILED" and now, 180)
+    failed = until("the evaluation has failed", lambda: (now := status_of(rundir)).state == "FAILED" and now, 180)
     assert failed.error.startswith("stage evaluate failed: ")
     assert str(held) in failed.error
     assert failed.stages == dict(zip(ORDER, ["done", "done", "done", "done", "failed", "waiting"], strict=True))
@@ -88,7 +88,7 @@ def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
     assert session.resume(rundir).attempt == 2
     machines.opened(rundir)
     begun(rundir, "last", 1)
-    again = look(rundir)
+    again = status_of(rundir)
     assert list(again.stages.values())[1:] == ["skipped", "skipped", "skipped", "done", "running"]
     until("the other node has ended", lambda: len(machines.pods(name)) == 1, 60)
     assert control.stop(rundir).stages["last"] == "stopped"

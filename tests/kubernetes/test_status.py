@@ -48,7 +48,7 @@ def condition(kind: str, value: str, reason: str, message: str) -> dict[str, Any
     return {"conditions": [{"type": kind, "status": value, "reason": reason, "message": message}]}
 
 
-def look(*pods: dict[str, Any], queue_reason: str | None = None, **given: Any) -> Summary:
+def summary_of(*pods: dict[str, Any], queue_reason: str | None = None, **given: Any) -> Summary:
     return summarize(job(**given), pods, queued=Queued(reason=queue_reason), now=NOW)
 
 
@@ -73,18 +73,18 @@ def look(*pods: dict[str, Any], queue_reason: str | None = None, **given: Any) -
     ],
 )
 def test_a_pods_trouble_is_in_the_line(trouble: dict[str, Any], line: str) -> None:
-    found = look(pod(0, "Running"), trouble)
+    found = summary_of(pod(0, "Running"), trouble)
     assert found.state == "RUNNING"
     assert "; node 1: " in found.line
     assert line in found.line
 
 
 def test_a_draining_pod_is_not_a_lost_one() -> None:
-    assert look(pod(0, "Running", deleted_s=-20), pod(1, "Running")).line == "2 nodes run"
+    assert summary_of(pod(0, "Running", deleted_s=-20), pod(1, "Running")).line == "2 nodes run"
 
 
 def test_a_pod_that_has_ended_and_is_not_yet_removed_is_not_on_a_lost_machine() -> None:
-    line = look(pod(0, "Running"), pod(1, "Failed", deleted_s=30, **ended(143))).line
+    line = summary_of(pod(0, "Running"), pod(1, "Failed", deleted_s=30, **ended(143))).line
     assert "exit code 143 (drained on request)" in line
     assert "out-of-service" not in line
 
@@ -93,7 +93,7 @@ def test_a_sidecar_is_not_taken_for_the_node() -> None:
     """Two containers in a pod, as an overlay or the cluster's own injection makes them."""
     sidecar = {"name": "proxy", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
     main = {"name": "main", "state": {"terminated": {"exitCode": 1, "reason": "Error", "message": "ValueError: x"}}}
-    line = look(pod(0, "Running"), pod(1, "Failed", containerStatuses=[sidecar, main])).line
+    line = summary_of(pod(0, "Running"), pod(1, "Failed", containerStatuses=[sidecar, main])).line
     assert "exit code 1 (crash): ValueError: x" in line
     assert "exit code 0" not in line
 
@@ -147,30 +147,30 @@ def test_the_queues_two_timeouts_are_told_apart_each_with_its_own_clock(
 
 
 def test_two_pods_of_one_index_are_named() -> None:
-    assert "node 0: 2 pods at once" in look(pod(0, "Running"), pod(0, "Running")).line
+    assert "node 0: 2 pods at once" in summary_of(pod(0, "Running"), pod(0, "Running")).line
 
 
 def test_a_missing_coordinator_does_not_make_the_job_fail() -> None:
-    found = look(pod(0, "Running"), pod(1, "Running"), pod(-1, "Pending", role="coordinator"))
+    found = summary_of(pod(0, "Running"), pod(1, "Running"), pod(-1, "Pending", role="coordinator"))
     assert found.state == "RUNNING"
     assert "coordinator: is starting; the nodes train on" in found.line
 
 
 def test_the_states_of_a_job() -> None:
-    assert look(conditions={"Complete": ""}).state == "DONE"
-    assert look(conditions={"Failed": "why"}).line == "failed: R: why"
-    assert look(pod(0, "Running"), deletionTimestamp="x").state == "STOPPED"
-    assert look(suspend=True).line == "stopped; resume starts it again from its last checkpoint"
-    assert look(pod(0, "Running"), suspend=True).line == "stopping: 1 of 2 nodes are saving their state"
-    assert look(suspend=True, queue=True, queue_reason="no quota").line == "waiting in the queue: no quota"
-    assert look(suspend=True, queue=True).state == "QUEUED"
-    assert look(pod(0, "Running"), pod(1, "Pending"), queue=True, queue_reason="2 more").line == (
+    assert summary_of(conditions={"Complete": ""}).state == "DONE"
+    assert summary_of(conditions={"Failed": "why"}).line == "failed: R: why"
+    assert summary_of(pod(0, "Running"), deletionTimestamp="x").state == "STOPPED"
+    assert summary_of(suspend=True).line == "stopped; resume starts it again from its last checkpoint"
+    assert summary_of(pod(0, "Running"), suspend=True).line == "stopping: 1 of 2 nodes are saving their state"
+    assert summary_of(suspend=True, queue=True, queue_reason="no quota").line == "waiting in the queue: no quota"
+    assert summary_of(suspend=True, queue=True).state == "QUEUED"
+    assert summary_of(pod(0, "Running"), pod(1, "Pending"), queue=True, queue_reason="2 more").line == (
         "asked for 2 nodes, have 1, the others wait for quota: 2 more"
     )
-    assert look().line == "0 of 2 nodes run"
-    assert look(pod(0, "Running"), pod(1, "Succeeded")).line == "1 of 2 nodes run, 1 are done"
-    assert look(pod(0, "Pending"), pod(1, "Succeeded")).state == "STARTING"
-    assert look(pod(1, "Running")).line == (
+    assert summary_of().line == "0 of 2 nodes run"
+    assert summary_of(pod(0, "Running"), pod(1, "Succeeded")).line == "1 of 2 nodes run, 1 are done"
+    assert summary_of(pod(0, "Pending"), pod(1, "Succeeded")).state == "STARTING"
+    assert summary_of(pod(1, "Running")).line == (
         "1 of 2 nodes run; node 0: no pod yet; one that ended is replaced after 10 s, doubled each time"
     )
 
@@ -191,5 +191,5 @@ def test_an_ended_pod_is_no_trouble_once_its_successor_runs_or_its_index_is_gone
     old = pod(0, "Failed", **ended(1))
     young = pod(0, "Running")
     young["metadata"]["name"] = "exp1-1-0-bbbbb"
-    assert look(old, young, pod(1, "Running")).line == "2 nodes run"
-    assert look(pod(0, "Running"), pod(1, "Running"), pod(2, "Failed", **ended(143))).line == "2 nodes run"
+    assert summary_of(old, young, pod(1, "Running")).line == "2 nodes run"
+    assert summary_of(pod(0, "Running"), pod(1, "Running"), pod(2, "Failed", **ended(143))).line == "2 nodes run"

@@ -10,7 +10,7 @@ import pytest
 from tests.kubernetes.machines import Machines, events, reach
 from zephon.launch import control
 from zephon.launch import start as session
-from zephon.launch.status import look
+from zephon.launch.status import status_of
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.run.calibration import read_calibration
 from zephon.run.directory import RunDir
@@ -61,7 +61,7 @@ def test_one_run_through_every_change_is_the_unbroken_run(machines: Machines, ca
     assert stopped.state == "STOPPED"
     if machines.ours:
         machines.tool("daemon-stop", "control", "apiserver", "--signal", "9")
-        assert "the cluster does not answer" in look(rundir).message
+        assert "the cluster does not answer" in status_of(rundir).message
         machines.tool("daemon-start", "control", "apiserver")
     else:
         told.append("the API server was not restarted: it is not ours")

@@ -57,7 +57,7 @@ def test_o07_a_terminated_shell_around_the_launcher_costs_no_step(toy: Maker, tm
         run.wait_step(2)
         shell.terminate()
         shell.wait(30)
-    reached = run.look().step
+    reached = run.status().step
     assert run.wait_step(reached + 3).state == "TRAINING"
     stopped = control.stop(run.rundir)
     assert (stopped.state, stopped.checkpoint) == ("STOPPED", stopped.step)

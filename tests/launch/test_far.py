@@ -18,7 +18,7 @@ from zephon.launch import start as session
 from zephon.launch.backends.local.index import apps
 from zephon.launch.cli.main import main
 from zephon.launch.config.compose import compose
-from zephon.launch.status import LIVE, look, run_names
+from zephon.launch.status import LIVE, run_names, status_of
 from zephon.run.attempt import place
 from zephon.run.directory import RunDir
 from zephon.run.lease import Lease, read_lease
@@ -148,7 +148,7 @@ def test_a_run_in_an_object_store_is_started_stopped_resumed_and_read_from_elsew
     assert apps()[-1].run == rundir.url
     home = os.environ["XDG_STATE_HOME"]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another-machine"))
-    assert (look(rundir).state, look(rundir).step) == ("DONE", last)
+    assert (status_of(rundir).state, status_of(rundir).step) == ("DONE", last)
     assert main(["status", "bytes", f"runs={runs}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stages"] == {"calibrate": "skipped", "train": "done"}
     assert main(["logs", "bytes", f"runs={runs}", "--rank", "0"]) == 0

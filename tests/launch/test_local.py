@@ -45,14 +45,14 @@ def test_what_the_supervisor_writes_is_what_status_shows(toy: Maker) -> None:
     run.wait_step(2)
     control.rescale(run.rundir, 1)
     run.wait(lambda _: list(run.supervisor().agents) == ["node-0@1"])
-    state, status = run.supervisor(), run.look()
+    state, status = run.supervisor(), run.status()
     assert (state.state, state.members, state.target, state.stages) == ("RUNNING", ("node-0@1",), 1, {})
     assert state.resized is not None
     assert (state.resized.nodes_before, state.resized.nodes, state.counts.resizes) == (2, 1, 1)
     assert (status.state, status.nodes, status.generation) == ("TRAINING", 1, state.generation)
     assert (status.resize, status.resizes) == (state.resized, 1)
     control.stop(run.rundir)
-    state, status = run.supervisor(), run.look()
+    state, status = run.supervisor(), run.status()
     assert (state.state, state.status) == (status.state, status.status) == ("STOPPED", 143)
 
 
@@ -75,7 +75,7 @@ with Runner("other", {"local": local.create_scheduler}) as runner:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.split("\n")[:4] == ["RUNNING RUNNING 2", "True", "CANCELLED", "None"], done.stdout + done.stderr
-    assert run.look().state == "STOPPED"
+    assert run.status().state == "STOPPED"
     with pytest.raises(ConfigError, match="no attempt 'none'"):
         local.LocalScheduler("x").log_iter("none", "node")
 
@@ -138,7 +138,7 @@ def test_leftovers_of_a_killed_supervisor_are_found_by_the_next_look(toy: Maker)
     try:
         os.kill(run.supervisor_pid(), 9)
         deadline = time.monotonic() + 10
-        while run.look().state != "FAILED" and time.monotonic() < deadline:
+        while run.status().state != "FAILED" and time.monotonic() < deadline:
             time.sleep(0.05)
         assert stray.wait(5) == -9
         assert processes_of(app) == []

@@ -288,7 +288,7 @@ def test_a_killed_or_stopped_stage_runs_again_at_resume_and_training_follows(toy
     run.spec = staged(run.spec, "once_then_quick", "train", once_then_quick={"outputs": ["made.json"]})
     run.start()
     run.wait(lambda now: run.rundir.exists("seen.json"))
-    running = run.look()
+    running = run.status()
     assert (running.state, running.stages["once_then_quick"], running.stages["train"]) == ("RUNNING", "running", "waiting")
     with pytest.raises(ConfigError, match="in stage once_then_quick"):
         control.rescale(run.rundir, 1, wait_s=0)

@@ -96,7 +96,7 @@ def test_a_running_run_cannot_be_resumed_or_started_again_and_a_stranger_is_refu
     with socket.create_connection(("127.0.0.1", json.loads(control.read_text())["port"])) as link:
         link.sendall(b'{"token": "guess", "verb": "stop"}\n')
         assert json.loads(link.makefile("rb").readline())["what"] == "wrong token"
-    assert run.look().state == "TRAINING"
+    assert run.status().state == "TRAINING"
 
 
 def test_of_two_resumes_in_one_moment_one_wins_and_the_other_is_shown_the_holder(toy: Maker) -> None:
@@ -211,7 +211,7 @@ def test_ctrl_c_in_the_foreground_saves_stops_and_prints_how_to_go_on(toy: Maker
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 143, output.decode()
     assert b"go on with: zephon resume toy" in output
-    status = run.look()
+    status = run.status()
     assert (status.state, status.checkpoint) == ("STOPPED", status.step)
 
 
@@ -224,7 +224,7 @@ def test_a_closed_terminal_and_a_killed_launcher_leave_the_run_running(toy: Make
         run.wait_step(2)
         os.killpg(process.pid, signal.SIGHUP)
         process.communicate(timeout=30)
-    reached = run.look().step
+    reached = run.status().step
     status = run.wait_step(reached + 5)
     assert status.state == "TRAINING"
     app = apps()[0].app_id

@@ -19,7 +19,7 @@ from zephon.launch.cli.display import duration, follow, one_line, panel, resize_
 from zephon.launch.cli.logs import Tail, level_of, merged
 from zephon.launch.cli.main import main
 from zephon.launch.cli.views import status_table
-from zephon.launch.status import find_run, look
+from zephon.launch.status import find_run, status_of
 from zephon.run.data_end import DataEnd, write_data_end
 from zephon.run.directory import RunDir
 from zephon.run.environment import environment, write_environment
@@ -80,32 +80,32 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_states_from_start_to_end(written: Written) -> None:
-    assert look(written.rundir).state == "QUEUED"
-    assert look(written.supervisor(state="STARTING").rundir).state == "STARTING"
-    assert look(written.supervisor().rundir).state == "STARTING", "no step yet"
+    assert status_of(written.rundir).state == "QUEUED"
+    assert status_of(written.supervisor(state="STARTING").rundir).state == "STARTING"
+    assert status_of(written.supervisor().rundir).state == "STARTING", "no step yet"
     written.progress()
-    assert look(written.rundir).state == "TRAINING"
-    assert look(written.supervisor(members=("node-0@1",)).rundir).state == "DEGRADED"
+    assert status_of(written.rundir).state == "TRAINING"
+    assert status_of(written.supervisor(members=("node-0@1",)).rundir).state == "DEGRADED"
     written.supervisor().progress(age_s=31.0)
-    assert look(written.rundir).state == "STALLED"
+    assert status_of(written.rundir).state == "STALLED"
     for state in ("DRAINING", "DONE", "STOPPED", "FAILED"):
-        assert look(written.supervisor(state=state).rundir).state == state
+        assert status_of(written.supervisor(state=state).rundir).state == state
 
 
 def test_a_run_whose_data_ended_before_its_last_step_says_so(written: Written) -> None:
     write_data_end(written.progress(61).rundir, DataEnd(step=61, steps=100, attempt=1))
-    assert look(written.rundir).state == "DONE", "nothing is left to do, whoever has ended"
-    status = look(written.supervisor(state="DONE").rundir)
+    assert status_of(written.rundir).state == "DONE", "nothing is left to do, whoever has ended"
+    status = status_of(written.supervisor(state="DONE").rundir)
     assert (status.state, status.message) == ("DONE", "the data ended after 61 of 100 steps")
     assert one_line(status).endswith("the data ended after 61 of 100 steps")
-    later = look(written.progress(40).supervisor().rundir)
+    later = status_of(written.progress(40).supervisor().rundir)
     assert (later.state, later.message) == ("TRAINING", ""), "gone back to a checkpoint"
 
 
 def test_a_supervisor_that_was_killed_reads_as_failed_and_not_as_running(written: Written) -> None:
     written.supervisor().progress()
     written.close()
-    status = look(written.rundir)
+    status = status_of(written.rundir)
     assert (status.state, status.status) == ("FAILED", 1)
     assert "killed" in status.message
 
@@ -116,14 +116,14 @@ def test_speed_checkpoint_and_the_last_error_are_shown(written: Written) -> None
     events = EventLog(written.rundir, 1, "test")
     error = {"time": 1.0, "rank": 3, "node": "node-1@1", "status": 1, "message": "ValueError: boom"}
     events.write("workers_exited", node="node-1@1", generation=1, exits={"3": 1}, error=error)
-    status = look(written.rundir)
+    status = status_of(written.rundir)
     assert (status.step, status.steps, status.loss, status.checkpoint) == (40, 100, 2.5, 30)
     assert status.checkpoint_age_s is not None
     assert status.checkpoint_age_s < 60
     assert "rank 3 on node-1@1" in status.error
     assert "ValueError: boom" in status.error
     events.write("finish", status=1, cause="rank 3: 4 crashes")
-    assert look(written.rundir).error == "rank 3: 4 crashes"
+    assert status_of(written.rundir).error == "rank 3: 4 crashes"
 
 
 def test_status_and_list_show_an_error_in_one_line_and_once(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +151,7 @@ def test_runs_are_found_by_name_by_path_and_as_the_newest(tmp_path: Path, monkey
     with pytest.raises(ConfigError, match="no run in"):
         find_run(None, str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="holds no run"):
-        look(RunDir(str(tmp_path)))
+        status_of(RunDir(str(tmp_path)))
 
 
 def test_a_run_whose_directory_only_the_nodes_see_is_found_in_the_launchers_record(
@@ -177,7 +177,7 @@ def test_the_time_left_is_shown_from_what_the_trainer_writes(written: Written, c
             {"loss": 2.5, "tokens_per_s": 10.0, "digest": "ab", "world_size": 2, "generation": 1, "seconds": {"step": seconds}},
         )
     rank_0.close()
-    status = look(written.rundir)
+    status = status_of(written.rundir)
     assert (status.step, status.eta_s) == (3, 97 * 3.0)
     console = Console(width=200)
     console.print(panel(status))
@@ -195,7 +195,7 @@ def test_the_display_shows_step_loss_speed_digest_and_size_on_a_terminal_and_in_
         for part in ("DONE", "toy", "100/100", "loss 2.5000", "1,234 tokens/s", "digest abababababab", "world 2"):
             assert part in shown, (terminal, part)
         assert ("\x1b[" in shown) is terminal
-    status = look(written.rundir)
+    status = status_of(written.rundir)
     assert panel(status).row_count == 2
     assert one_line(status).startswith("DONE")
 

@@ -14,7 +14,7 @@ from zephon.launch.backends.local.supervision import running
 from zephon.launch.cli.arguments import parse
 from zephon.launch.cli.main import main
 from zephon.launch.cli.sweep import expand, points
-from zephon.launch.status import look, run_names
+from zephon.launch.status import run_names, status_of
 from zephon.run.directory import RunDir
 
 Maker = Callable[..., Toy]
@@ -81,6 +81,6 @@ def test_a_sweep_goes_on_after_a_failure_or_stops_at_the_first_and_names_every_e
     assert main(argv) == 1
     text = capsys.readouterr().out
     assert text.count("before the first step") == 2
-    states = [look(RunDir(str(tmp_path / "sweeps" / name))).state for name in run_names(str(tmp_path / "sweeps"))]
+    states = [status_of(RunDir(str(tmp_path / "sweeps" / name))).state for name in run_names(str(tmp_path / "sweeps"))]
     assert states == ["FAILED", "FAILED"]
     end_all(tmp_path)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from zephon.errors import ConfigError
 from zephon.launch.backends.registry import backend_of
-from zephon.launch.status import LIVE, RunStatus, look
+from zephon.launch.status import LIVE, RunStatus, status_of
 from zephon.run.directory import RunDir
 from zephon.run.events import EventReader
 from zephon.run.specs import newest_spec
@@ -17,12 +17,12 @@ UNSETTLED = ("QUEUED", "STARTING")
 
 def stop(rundir: RunDir, *, wait_s: float | None = None) -> RunStatus:
     """Drains the running attempt: the step is finished and saved. Waits for the end unless ``wait_s`` is 0."""
-    status = look(rundir)
+    status = status_of(rundir)
     if status.state not in LIVE:
         return status
     backend_of(rundir, status.attempt).stop(rundir, status.attempt)
     if wait_s == 0:
-        return look(rundir)
+        return status_of(rundir)
     limit = wait_s if wait_s is not None else newest_spec(rundir).elastic.drain_s + 30.0
     return wait_for(rundir, lambda now: now.state not in LIVE, limit, "to stop")
 
@@ -35,13 +35,13 @@ def rescale(rundir: RunDir, nodes: int, *, wait_s: float | None = None) -> RunSt
     Raises:
         ConfigError: not possible for this run, or not settled in time.
     """
-    spec, status = newest_spec(rundir), look(rundir)
+    spec, status = newest_spec(rundir), status_of(rundir)
     backend = backend_of(rundir, status.attempt)
     if status.state in UNSETTLED and not backend.rescales_at_once:
         status = wait_for(rundir, lambda now: now.state not in UNSETTLED, spec.elastic.join_timeout_s, "to make its first step")
     backend.rescale(rundir, status.attempt, nodes)
     if wait_s == 0:
-        return look(rundir)
+        return status_of(rundir)
     world, generation = nodes * spec.elastic.procs_per_node, status.generation
     unchanged = status.nodes == nodes == status.target
 
@@ -62,7 +62,7 @@ def wait_for(rundir: RunDir, test: Callable[[RunStatus], bool], limit_s: float, 
     """
     deadline, events = time.monotonic() + limit_s, EventReader(rundir)
     while True:
-        status = look(rundir, events=events)
+        status = status_of(rundir, events=events)
         if test(status):
             return status
         if time.monotonic() > deadline:

@@ -22,7 +22,7 @@ from zephon.launch.backends.registry import backend, backend_of
 from zephon.launch.config.compose import check
 from zephon.launch.fork import Parent, forked, write_weights
 from zephon.launch.job import DEFAULT_WORKER, Job
-from zephon.launch.status import absolute, look, records_dir
+from zephon.launch.status import absolute, records_dir, status_of
 from zephon.launch.stored import changed, check_relative, check_same, forget_measures, placed
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.contract_file import has_contract, read_contract
@@ -228,7 +228,7 @@ def resume(
     Raises:
         ConfigError: the run is still running, or a word would make it another run.
     """
-    status = look(rundir)
+    status = status_of(rundir)
     attempt, handle = status.attempt, read_handle(rundir, status.attempt)
     if status.live:
         raise ConfigError(

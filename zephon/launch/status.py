@@ -26,7 +26,7 @@ LIVE = ("QUEUED", "STARTING", "RUNNING", "TRAINING", "DRAINING", "DEGRADED", "ST
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """One look at a run.
+    """The state of a run at one moment.
 
     Args:
         app_id: the newest attempt's name where it runs; empty where it was never started.
@@ -79,8 +79,8 @@ class RunStatus:
         return self.state == "DONE" and self.step < self.steps
 
 
-def look(rundir: RunDir, *, now: float | None = None, events: EventReader | None = None) -> RunStatus:
-    """The status of a run; who looks again and again keeps an ``EventReader`` of it.
+def status_of(rundir: RunDir, *, now: float | None = None, events: EventReader | None = None) -> RunStatus:
+    """The status of a run. A caller that asks repeatedly passes the same ``EventReader``, which reads each event once.
 
     Raises:
         ConfigError: the directory holds no run.

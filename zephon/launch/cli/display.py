@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from zephon.launch.status import LIVE, RunStatus, look
+from zephon.launch.status import LIVE, RunStatus, status_of
 from zephon.run.directory import RunDir
 from zephon.run.events import EventReader
 from zephon.run.state import Resized
@@ -29,11 +29,11 @@ def follow(rundir: RunDir, *, console: Console | None = None, every_s: float = 0
 
 def _live(rundir: RunDir, console: Console, every_s: float) -> RunStatus:
     events = EventReader(rundir)
-    status = look(rundir, events=events)
+    status = status_of(rundir, events=events)
     with Live(panel(status), console=console, refresh_per_second=8, transient=False) as live:
         while status.state in LIVE:
             time.sleep(every_s)
-            status = look(rundir, events=events)
+            status = status_of(rundir, events=events)
             live.update(panel(status))
     return status
 
@@ -42,7 +42,7 @@ def _plain(rundir: RunDir, console: Console, every_s: float) -> RunStatus:
     shown, printed, stages = "", 0.0, dict[str, str]()
     events = EventReader(rundir)
     while True:
-        status = look(rundir, events=events)
+        status = status_of(rundir, events=events)
         for line in stage_lines(stages, status.stages):
             console.print(line, highlight=False, soft_wrap=True)
         stages = status.stages

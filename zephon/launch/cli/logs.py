@@ -22,7 +22,7 @@ from zephon.launch.backends.registry import backend_of
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.cli.grammar import LEVELS
 from zephon.launch.cli.views import run_of
-from zephon.launch.status import LIVE, RunStatus, look
+from zephon.launch.status import LIVE, RunStatus, status_of
 from zephon.run.attempt import fetch_logs, logs_of, shared_logs
 from zephon.run.directory import RunDir
 from zephon.run.events import EventReader
@@ -42,7 +42,7 @@ def logs(arguments: Arguments, console: Console) -> int:
 
 
 def _show(rundir: RunDir, arguments: Arguments, console: Console) -> int:
-    status = look(rundir)
+    status = status_of(rundir)
     _first_error(status, console)
     directory = logs_of(rundir, status.attempt)
     if not directory.exists() and not rundir.local:
@@ -63,7 +63,7 @@ def _print_files(rundir: RunDir, directory: Path, arguments: Arguments, console:
     tails: dict[Path, Tail] = {}
     events = EventReader(rundir)
     while True:
-        live = arguments.follow and look(rundir, events=events).state in LIVE
+        live = arguments.follow and status_of(rundir, events=events).state in LIVE
         _print(directory, tails, arguments, console)
         if not live:
             return
@@ -82,7 +82,7 @@ def _show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     Where the run directory is no file system of this machine all is in the pods: node by node, ``--rank`` naming the node, of
     which one can be followed.
     """
-    status, rank = look(rundir), arguments.rank
+    status, rank = status_of(rundir), arguments.rank
     _first_error(status, console)
     directory = Path(shared_logs(rundir, status.attempt))
     files = rundir.local and directory.exists()

@@ -27,7 +27,7 @@ from zephon.launch.cli.grammar import DEFAULT_LIMIT
 from zephon.launch.config.compose import Composed, compose
 from zephon.launch.config.overrides import alternatives
 from zephon.launch.job import DEFAULT_WORKER
-from zephon.launch.status import LIVE, RunStatus, look
+from zephon.launch.status import LIVE, RunStatus, status_of
 from zephon.run.directory import RunDir
 from zephon.run.lease import read_lease
 
@@ -127,12 +127,12 @@ class _Quiet:
 def _start(point: Point, worker: str) -> None:
     composed = point.composed
     try:
-        if point.rundir.attempts() and look(point.rundir).state in LIVE:
+        if point.rundir.attempts() and status_of(point.rundir).state in LIVE:
             point.state = "TRAINING"  # it runs already: a point has at most one live run
             return
         started = launcher.start(composed.spec, words=composed.overrides, choices=composed.choices, worker=worker)
         point.state = "STARTING" if started.handle else "DONE"
-        point.status = None if started.handle else look(point.rundir)
+        point.status = None if started.handle else status_of(point.rundir)
     except ZephonError as error:
         holder = read_lease(point.rundir)
         if holder is not None and holder.binds:
@@ -143,7 +143,7 @@ def _start(point: Point, worker: str) -> None:
 def _refresh(point: Point) -> None:
     if point.state not in LIVE:
         return
-    point.status = look(point.rundir)
+    point.status = status_of(point.rundir)
     point.state, point.error = point.status.state, point.status.error
 
 

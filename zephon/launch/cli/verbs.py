@@ -21,7 +21,7 @@ from zephon.launch.cli.plan import config_text
 from zephon.launch.cli.views import run_of
 from zephon.launch.config.compose import Composed, compose
 from zephon.launch.job import DEFAULT_WORKER
-from zephon.launch.status import LIVE, RunStatus, look, records_dir
+from zephon.launch.status import LIVE, RunStatus, records_dir, status_of
 from zephon.run.contract_file import read_contract
 from zephon.run.directory import RunDir
 from zephon.run.specs import newest_spec
@@ -40,7 +40,7 @@ def run(arguments: Arguments, console: Console) -> int:
         console.print(config_text(composed, sources=arguments.info), markup=False, highlight=False)
         return 0
     rundir = launcher.rundir_of(composed.spec)
-    if arguments.fork is None and rundir.attempts() and (status := look(rundir)).live:
+    if arguments.fork is None and rundir.attempts() and (status := status_of(rundir)).live:
         return _converge(composed, rundir, status, arguments, console)
     started = launcher.start(
         composed.spec,
@@ -158,7 +158,7 @@ def resume(arguments: Arguments, console: Console) -> int:
 
 def stop(arguments: Arguments, console: Console) -> int:
     rundir = run_of(arguments)
-    before = look(rundir)
+    before = status_of(rundir)
     if before.state not in LIVE:
         console.print(f"{before.name} is not running: {before.state} at step {before.step} of {before.steps}", highlight=False)
         return 0
@@ -181,7 +181,7 @@ def rescale(arguments: Arguments, console: Console) -> int:
 
 
 def _rescale(rundir: RunDir, nodes: int, arguments: Arguments, console: Console) -> int:
-    before, began = look(rundir), time.monotonic()
+    before, began = status_of(rundir), time.monotonic()
     if before.state in control.UNSETTLED:
         console.print(f"{before.name} is {before.state}; its size is changed when it makes steps", highlight=False)
     if text := backend_of(rundir, before.attempt).preview(rundir, before.attempt, nodes):

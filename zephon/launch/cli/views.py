@@ -11,7 +11,7 @@ from rich.text import Text
 
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.cli.display import duration, resize_text, stages_text
-from zephon.launch.status import LIVE, RunStatus, find_run, look, run_names
+from zephon.launch.status import LIVE, RunStatus, find_run, run_names, status_of
 from zephon.run.directory import RunDir
 
 
@@ -21,7 +21,7 @@ def run_of(arguments: Arguments) -> RunDir:
 
 
 def status(arguments: Arguments, console: Console) -> int:
-    run = look(run_of(arguments))
+    run = status_of(run_of(arguments))
     if arguments.json:
         print(json.dumps(dataclasses.asdict(run)))
     else:
@@ -68,7 +68,7 @@ def list_runs(arguments: Arguments, console: Console) -> int:
     from zephon.launch.backends.local.index import prune
 
     prune()
-    statuses = [look(RunDir(f"{arguments.runs.rstrip('/')}/{name}")) for name in run_names(arguments.runs)]
+    statuses = [status_of(RunDir(f"{arguments.runs.rstrip('/')}/{name}")) for name in run_names(arguments.runs)]
     if arguments.json:
         print(json.dumps([dataclasses.asdict(run) for run in statuses]))
     elif not statuses:
