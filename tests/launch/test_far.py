@@ -19,7 +19,7 @@ from zephon.launch.backends.local.index import apps
 from zephon.launch.cli.main import main
 from zephon.launch.config.compose import compose
 from zephon.launch.status import LIVE, run_names, status_of
-from zephon.run.attempt import place
+from zephon.run.attempt import attempt_directory
 from zephon.run.directory import RunDir
 from zephon.run.lease import Lease, read_lease
 from zephon.run.metrics import series
@@ -144,7 +144,7 @@ def test_a_run_in_an_object_store_is_started_stopped_resumed_and_read_from_elsew
     assert (ended.state, ended.step, ended.world_size) == ("DONE", last, 1), ended
     assert [one["step"] for one in series(rundir)] == list(range(last))
     assert run_names(runs) == ["bytes"]
-    assert os.listdir(place(rundir, 2)), "locks and logs are on this machine"
+    assert os.listdir(attempt_directory(rundir, 2)), "locks and logs are on this machine"
     assert apps()[-1].run == rundir.url
     home = os.environ["XDG_STATE_HOME"]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another-machine"))
@@ -156,4 +156,4 @@ def test_a_run_in_an_object_store_is_started_stopped_resumed_and_read_from_elsew
     monkeypatch.setenv("XDG_STATE_HOME", home)
     rundir.fs.rm(rundir.root, recursive=True)
     assert main(["list", f"runs={runs}"]) == 0
-    assert (apps(), place(rundir, 2).exists()) == ([], False), "nothing of a deleted run is kept"
+    assert (apps(), attempt_directory(rundir, 2).exists()) == ([], False), "nothing of a deleted run is kept"

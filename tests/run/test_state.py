@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zephon.run.attempt import place
+from zephon.run.attempt import attempt_directory
 from zephon.run.directory import RunDir
 from zephon.run.state import AttemptState, Counts, Resized, State, ended_as, read_copy, read_state, write_state
 
@@ -68,7 +68,7 @@ def test_where_no_second_file_can_be_written_the_state_goes_into_the_blocks_of_t
     monkeypatch.setattr(RunDir, "write_bytes", _no_space)
     write_state(rundir, 1, failed, copy=False)
     assert read_state(rundir, 1) == failed
-    assert [path.name for path in place(rundir, 1).iterdir()] == ["supervisor.json"]
+    assert [path.name for path in attempt_directory(rundir, 1).iterdir()] == ["supervisor.json"]
 
 
 def _no_space(*_: object, **__: object) -> None:

@@ -23,7 +23,7 @@ from zephon.launch.config.compose import check
 from zephon.launch.fork import Parent, forked, write_weights
 from zephon.launch.job import DEFAULT_WORKER, Job
 from zephon.launch.status import absolute, records_dir, status_of
-from zephon.launch.stored import changed, check_relative, check_same, forget_measures, placed
+from zephon.launch.stored import changed, check_relative, check_same, forget_measures, relocated
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.contract_file import has_contract, read_contract
 from zephon.run.directory import RunDir
@@ -242,7 +242,7 @@ def resume(
             resumed_at = max(newest_checkpoint(rundir), 0)
             return Started(rundir=rundir, attempt=attempt, handle=handle.handle, resumed_at=resumed_at)
         before.discard(rundir, attempt)
-    stored = placed(newest_spec(rundir), rundir)
+    stored = relocated(newest_spec(rundir), rundir)
     spec = changed(stored, words, config_dir=config_dir)
     check_same(spec, stored)
     if backend(spec.scheduler.name).here:

@@ -22,7 +22,7 @@ from zephon.run.environment import read_environment
 from zephon.spec.experiment import RunSpec
 
 
-def placed(spec: RunSpec, rundir: RunDir) -> RunSpec:
+def relocated(spec: RunSpec, rundir: RunDir) -> RunSpec:
     """The spec of a run on this machine with ``runs`` and ``name`` as its directory has them.
 
     The record may hold a relative ``runs`` (which means another place in another working directory) or an older name. On a

@@ -27,7 +27,7 @@ def index_dir() -> Path:
     return state_home() / "local"
 
 
-def place(rundir: RunDir, attempt: int) -> Path:
+def attempt_directory(rundir: RunDir, attempt: int) -> Path:
     """The attempt's directory on this machine; it may not exist."""
     name = RunDir.attempt_name(attempt)
     if rundir.local:
@@ -37,7 +37,7 @@ def place(rundir: RunDir, attempt: int) -> Path:
 
 def logs_of(rundir: RunDir, attempt: int) -> Path:
     """Where processes on this machine write the attempt's logs: ``node-0/rank-0.log``, ``stages/NAME.log``, ..."""
-    return place(rundir, attempt) / _LOGS
+    return attempt_directory(rundir, attempt) / _LOGS
 
 
 def shared_logs(rundir: RunDir, attempt: int, *parts: str) -> str:

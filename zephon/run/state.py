@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 from zephon.exits import outcome_of
 from zephon.fastjson import Json
-from zephon.run.attempt import place
+from zephon.run.attempt import attempt_directory
 from zephon.run.directory import RunDir
 
 State = Literal["QUEUED", "STARTING", "RUNNING", "DRAINING", "UNKNOWN", "DONE", "STOPPED", "FAILED"]
@@ -124,7 +124,7 @@ def ended_as(status: int) -> State:
 
 def write_state(rundir: RunDir, attempt: int, state: AttemptState, *, copy: bool) -> None:
     """Writes the state on this machine; with ``copy`` also where a run directory elsewhere has it for others."""
-    directory = place(rundir, attempt)
+    directory = attempt_directory(rundir, attempt)
     try:
         RunDir(str(directory)).write_json(_FILE, data=state.to_json())
     except OSError:  # no space left for a second file
@@ -135,7 +135,7 @@ def write_state(rundir: RunDir, attempt: int, state: AttemptState, *, copy: bool
 
 def read_state(rundir: RunDir, attempt: int) -> AttemptState | None:
     """The state that a supervisor on this machine wrote last; None when there has been none here."""
-    return _read(RunDir(str(place(rundir, attempt))), _FILE)
+    return _read(RunDir(str(attempt_directory(rundir, attempt))), _FILE)
 
 
 def read_copy(rundir: RunDir, attempt: int) -> AttemptState | None:

@@ -13,7 +13,7 @@ import time
 from zephon.errors import ConfigError, nearest
 from zephon.launch.backends.local.request import LocalRequest
 from zephon.launch.backends.local.supervision import running
-from zephon.run.attempt import index_dir, place
+from zephon.run.attempt import attempt_directory, index_dir
 from zephon.run.directory import RunDir
 
 
@@ -84,4 +84,4 @@ def prune() -> None:
         if newest == 0 or over:
             (index_dir() / f"{app.app_id}.json").unlink(missing_ok=True)
         if newest == 0 and not rundir.local:
-            shutil.rmtree(place(rundir, app.attempt), ignore_errors=True)
+            shutil.rmtree(attempt_directory(rundir, app.attempt), ignore_errors=True)

@@ -29,7 +29,7 @@ from zephon.launch.backends.local.index import add, app_id_of, app_of, apps, fin
 from zephon.launch.backends.local.request import LocalRequest, devices, gpus_of_node
 from zephon.launch.backends.local.supervision import command, read_state, running
 from zephon.launch.backends.submission import APP_STATES
-from zephon.run.attempt import place
+from zephon.run.attempt import attempt_directory
 from zephon.run.directory import RunDir
 
 _START_TIMEOUT_S = 30.0
@@ -85,7 +85,7 @@ class LocalScheduler(Scheduler[LocalOpts]):  # type: ignore[misc]
         """
         request: LocalRequest = dryrun_info.request
         rundir = RunDir(request.run)
-        directory = place(rundir, request.attempt)
+        directory = attempt_directory(rundir, request.attempt)
         (directory / "logs").mkdir(parents=True, exist_ok=True)
         path = directory / "request.json"
         path.write_text(json.dumps(dataclasses.asdict(request), indent=2), encoding="utf-8")
@@ -176,7 +176,7 @@ def _did_not_start(log: Path) -> ConfigError:
 
 def node_lines(rundir: RunDir, attempt: int, node: int, *, follow: bool, pattern: str = "") -> Iterator[str]:
     """Lines of a node's agent and workers that a regular expression matches; with ``follow`` until the attempt has ended."""
-    logs = place(rundir, attempt) / "logs" / f"node-{node}"
+    logs = attempt_directory(rundir, attempt) / "logs" / f"node-{node}"
     wanted, offsets = re.compile(pattern), dict[Path, int]()
     while True:
         alive = running(rundir, attempt)

@@ -19,7 +19,7 @@ import psutil
 from zephon.errors import ConfigError
 from zephon.exits import Exit
 from zephon.run import state as files
-from zephon.run.attempt import place
+from zephon.run.attempt import attempt_directory
 from zephon.run.directory import RunDir
 from zephon.run.lease import LEASE_S, read_lease
 from zephon.run.state import AttemptState
@@ -43,7 +43,7 @@ def read_state(rundir: RunDir, attempt: int) -> AttemptState | None:
         return state
     end_leftovers(state.app_id)
     why = "the supervisor was killed"
-    if (free := shutil.disk_usage(place(rundir, attempt)).free) < _FULL_BYTES:
+    if (free := shutil.disk_usage(attempt_directory(rundir, attempt)).free) < _FULL_BYTES:
         why = f"no space left on the run directory's disk ({free:,} bytes free), so the supervisor could not write how it ended"
     return _failed(state, f"{why}; nothing of it is left running")
 
@@ -63,7 +63,7 @@ def _failed(state: AttemptState, message: str) -> AttemptState:
 def running(rundir: RunDir, attempt: int) -> bool:
     """Whether a supervisor holds the lock of an attempt's directory on this machine."""
     try:
-        with open(place(rundir, attempt) / "supervisor.lock", "rb") as file:
+        with open(attempt_directory(rundir, attempt) / "supervisor.lock", "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
     except FileNotFoundError:
@@ -85,7 +85,7 @@ def command(rundir: RunDir, attempt: int, verb: str, **arguments: int) -> None:
             follows="there is nobody to obey",
             remedy="look at `status`; `resume` starts the run again",
         )
-    directory = place(rundir, attempt)
+    directory = attempt_directory(rundir, attempt)
     if not (directory / "control.json").exists():
         raise ConfigError(
             f"attempt {attempt} of {rundir.url} takes no commands here: it runs on another machine, or has just been started",

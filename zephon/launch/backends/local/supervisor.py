@@ -34,7 +34,7 @@ from zephon.fastjson import Json
 from zephon.launch.backends.local.nodes import Nodes
 from zephon.launch.backends.local.processes import write_private
 from zephon.launch.backends.local.request import LocalRequest, gpus_of_node
-from zephon.run.attempt import hand_in_logs, place
+from zephon.run.attempt import attempt_directory, hand_in_logs
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.run.events import EventLog
@@ -53,7 +53,7 @@ class Supervisor:
         self.request = request
         self.rundir = RunDir(request.run)
         self.where = ("attempts", RunDir.attempt_name(request.attempt))
-        self.place = place(self.rundir, request.attempt)
+        self.directory = attempt_directory(self.rundir, request.attempt)
         self.spec = read_spec(self.rundir, request.attempt)
         self.events = EventLog(self.rundir, request.attempt, "supervisor")
         self.lease = Lease(self.rundir, holder=request.app_id, token=request.lease)
@@ -62,7 +62,7 @@ class Supervisor:
         self.state: State = "STARTING"
         self.message = ""
         self.status: int | None = None
-        self.nodes = Nodes(request, self.spec, self.events, self.place / "logs")
+        self.nodes = Nodes(request, self.spec, self.events, self.directory / "logs")
         self._written: AttemptState | None = None
         self._server: ForkServer
         self._keeping: asyncio.Future[None]
@@ -75,7 +75,7 @@ class Supervisor:
             ConfigError: another process holds the run.
         """
         self.lease.take()
-        log = str(self.place / "logs" / "forkserver.log")
+        log = str(self.directory / "logs" / "forkserver.log")
         self._server = ForkServer.fork([*modules_for(self.request.worker), "zephon.agent.entry"], log=log)
         try:
             status = asyncio.run(self._serve())
@@ -98,7 +98,7 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         control = await asyncio.start_server(self._control, "127.0.0.1", 0)
         told = {"port": control.sockets[0].getsockname()[1], "token": self.token}
-        write_private(str(self.place / "control.json"), told)
+        write_private(str(self.directory / "control.json"), told)
         self.events.write("supervisor_started", pid=os.getpid(), nodes=self.nodes.target)
         self._write("STARTING", "importing")
         self._keeping = asyncio.ensure_future(self._keep())
@@ -130,7 +130,7 @@ class Supervisor:
         env: dict[str, str | None] = {"ZEPHON_APP_ID": self.request.app_id, "PYTHONUNBUFFERED": "1"}
         if self.request.gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus_of_node(self.request.gpus, 0, self.spec.elastic.procs_per_node))
-        logs = str(self.place / "logs" / "stages")
+        logs = str(self.directory / "logs" / "stages")
         runner = StageRunner(self._server, rundir=self.rundir, attempt=self.request.attempt, env=env, logs=logs)
         end = await runner.run(stage, stopping=self._must_end)
         self.events.write("stage_ended", stage=stage.name, state=end.state, status=end.status, cause=end.cause)
