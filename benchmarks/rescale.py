@@ -42,8 +42,8 @@ PARTS = ("drain", "save", "membership", "restore", "first_step")
 
 
 def laptop_spec(runs: str, name: str) -> RunSpec:
-    words = ["conf=bytes", f"runs={runs}", f"name={name}", "trainer.steps=1000000", "checkpoint.every=1000", "nodes=1"]
-    return compose([*words, "pipeline.context_length=64", "trainer.tensorboard=false", "elastic.heartbeat_s=2"]).spec
+    overrides = ["conf=bytes", f"runs={runs}", f"name={name}", "trainer.steps=1000000", "checkpoint.every=1000", "nodes=1"]
+    return compose([*overrides, "pipeline.context_length=64", "trainer.tensorboard=false", "elastic.heartbeat_s=2"]).spec
 
 
 def ours(runs: str, changes: int) -> list[dict[str, Any]]:

@@ -94,16 +94,16 @@ def spec_of(store: str) -> RunSpec:
     for shard in range(2):
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts[shard::2])
         fsspec.filesystem("s3").pipe_file(f"{store}/data/part-{shard}.jsonl", lines.encode())
-    words = ["conf=bytes", f"runs={store}/runs", "name=far", f"trainer.steps={STEPS}", "checkpoint.every=100", "nodes=2"]
-    words += [
+    overrides = ["conf=bytes", f"runs={store}/runs", "name=far", f"trainer.steps={STEPS}", "checkpoint.every=100", "nodes=2"]
+    overrides += [
         "pipeline.context_length=32",
         "global_batch_size=8",
         "model.layers=1",
         "model.dim=16",
         "trainer.tensorboard=false",
     ]
-    words += ["data.datasets={far: {path: " + store + "/data}}", "data.chunk_bytes=4096", "elastic.heartbeat_s=2"]
-    return compose(words).spec
+    overrides += ["data.datasets={far: {path: " + store + "/data}}", "data.chunk_bytes=4096", "elastic.heartbeat_s=2"]
+    return compose(overrides).spec
 
 
 def unbroken(spec: RunSpec, rundir: RunDir) -> list[str]:

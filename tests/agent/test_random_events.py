@@ -27,16 +27,16 @@ class Real(Toy):
     """A run of the real trainer, as small as it gets."""
 
     def __init__(self, runs: Path, *, name: str, nodes: int, steps: int) -> None:
-        words = ["conf=bytes", f"runs={runs}", f"name={name}", f"nodes={nodes}", f"trainer.steps={steps}"]
-        words += [
+        overrides = ["conf=bytes", f"runs={runs}", f"name={name}", f"nodes={nodes}", f"trainer.steps={steps}"]
+        overrides += [
             "pipeline.context_length=16",
             "global_batch_size=8",
             "model.layers=1",
             "model.dim=16",
             "trainer.tensorboard=false",
         ]
-        words += ["checkpoint.every=10", "elastic.heartbeat_s=2.0", "elastic.failure_budget=50", "elastic.nodes_max=4"]
-        self.spec = compose(words).spec
+        overrides += ["checkpoint.every=10", "elastic.heartbeat_s=2.0", "elastic.failure_budget=50", "elastic.nodes_max=4"]
+        self.spec = compose(overrides).spec
         self.rundir = session.rundir_of(self.spec)
         self.settings: dict[str, Any] = {"steps": steps}
 

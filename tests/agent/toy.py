@@ -58,9 +58,9 @@ class Toy:
         session.start(self.spec, worker=WORKER)
         return self
 
-    def resume(self, *words: str) -> Toy:
+    def resume(self, *overrides: str) -> Toy:
         self._export()
-        session.resume(self.rundir, words, worker=WORKER)
+        session.resume(self.rundir, overrides, worker=WORKER)
         return self
 
     def _export(self) -> None:

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.kubernetes
 class Launcher:
     """The launcher as a process, and its lines as they come."""
 
-    def __init__(self, directory: Path, *words: str) -> None:
+    def __init__(self, directory: Path, *arguments: str) -> None:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(directory / "state")}
-        command = [sys.executable, "-m", "zephon.launch", *words]
+        command = [sys.executable, "-m", "zephon.launch", *arguments]
         self.process = subprocess.Popen(
             command, cwd=directory, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -59,7 +59,7 @@ class Launcher:
 
 
 @pytest.fixture
-def words(plane: Plane, tmp_path: Path) -> list[str]:
+def arguments(plane: Plane, tmp_path: Path) -> list[str]:
     runs = tmp_path / "runs"
     runs.mkdir()
     options = f"{{namespace: {plane.namespace()}, kubeconfig: {plane.kubeconfig()}}}"
@@ -68,10 +68,10 @@ def words(plane: Plane, tmp_path: Path) -> list[str]:
 
 
 def test_run_on_a_cluster_follows_to_the_end_and_ctrl_c_leaves_it_running(
-    plane: Plane, words: list[str], tmp_path: Path
+    plane: Plane, arguments: list[str], tmp_path: Path
 ) -> None:
-    namespace = words[4].split("namespace: ")[1].split(",")[0]
-    first = Launcher(tmp_path, "run", *words)
+    namespace = arguments[4].split("namespace: ")[1].split(",")[0]
+    first = Launcher(tmp_path, "run", *arguments)
     try:
         assert "0 of 1 nodes run" in first.says("STARTING")
         first.process.send_signal(signal.SIGINT)
@@ -83,7 +83,7 @@ def test_run_on_a_cluster_follows_to_the_end_and_ctrl_c_leaves_it_running(
     job = plane.get("Job", "bytes-1", namespace)
     assert job["spec"].get("suspend", False) is False, "nobody has asked the run to stop"
 
-    again = Launcher(tmp_path, "run", *words)
+    again = Launcher(tmp_path, "run", *arguments)
     try:
         again.says("running already at nodes=1; following it")
         # Its volume's claim is not there, so no machine ever takes it: to exist is all that it has to do.
@@ -95,8 +95,8 @@ def test_run_on_a_cluster_follows_to_the_end_and_ctrl_c_leaves_it_running(
         again.close()
 
 
-def test_detached_it_returns_when_all_is_submitted(words: list[str], tmp_path: Path) -> None:
-    detached = Launcher(tmp_path, "run", *words, "-d")
+def test_detached_it_returns_when_all_is_submitted(arguments: list[str], tmp_path: Path) -> None:
+    detached = Launcher(tmp_path, "run", *arguments, "-d")
     try:
         assert "status bytes" in detached.says("running in the background")
         assert detached.ends() == 0

@@ -39,9 +39,9 @@ def test_m09_an_override_of_a_group_that_is_not_there_is_refused_also_when_the_u
         (tmp_path / "extra" / f"{name}.yaml").write_text(f"# @package _global_\ntrainer: {{seed: {seed}}}\n")
     given = "global_batch_size: 16\ntrainer: {steps: 7}\ndata: {datasets: {web: {path: x}}}\n"
     (tmp_path / "mine.yaml").write_text("defaults:\n  - override /extra: x\n" + given)
-    for words in (["conf=mine"], ["conf=mine", "+extra=y"]):
+    for overrides in (["conf=mine"], ["conf=mine", "+extra=y"]):
         with pytest.raises(ConfigError, match=r"override 'extra'"):
-            compose(words, config_dir=str(tmp_path))
+            compose(overrides, config_dir=str(tmp_path))
     (tmp_path / "plain.yaml").write_text(given)
     assert compose(["conf=plain", "+extra=y"], config_dir=str(tmp_path)).spec.trainer.seed == 6
 

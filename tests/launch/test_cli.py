@@ -137,8 +137,8 @@ def test_info_says_where_values_came_from(capsys: pytest.CaptureFixture[str]) ->
 
 def test_info_names_the_file_or_the_argument_that_gave_each_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.yaml").write_text("defaults:\n  - override /data: stdlib\nglobal_batch_size: 16\ntrainer: {steps: 7}\n")
-    words = ["conf=./mine.yaml", "trainer.seed=3", "scheduler.options={a: {b: 1}}", "data.datasets.web.path=x"]
-    assert main([*words, "pipeline=best_fit", "pipeline.context_length=32", "--info"]) == 0
+    overrides = ["conf=./mine.yaml", "trainer.seed=3", "scheduler.options={a: {b: 1}}", "data.datasets.web.path=x"]
+    assert main([*overrides, "pipeline=best_fit", "pipeline.context_length=32", "--info"]) == 0
     text = capsys.readouterr().out
     found = {line.split("#")[0].strip(): line.split("# ")[-1] for line in text.splitlines() if not line.startswith("#")}
     assert found["steps: 7"] == "mine.yaml"
@@ -148,8 +148,8 @@ def test_info_names_the_file_or_the_argument_that_gave_each_value(tmp_path: Path
     assert found["name: mine"] == "conf="
     assert found["eps: 1.0e-08"] == "default"
     Path("again.yaml").write_text(text)
-    for conf in (words[0], "conf=./again.yaml"):
-        more = [*words[1:], "pipeline=best_fit", "pipeline.context_length=32"] if conf == words[0] else []
+    for conf in (overrides[0], "conf=./again.yaml"):
+        more = [*overrides[1:], "pipeline=best_fit", "pipeline.context_length=32"] if conf == overrides[0] else []
         assert main([conf, *more, "--cfg", "job"]) == 0
     first, _, second = capsys.readouterr().out.partition("\nname: ")
     assert first.partition("\n")[2] == second.rstrip().partition("\n")[2]

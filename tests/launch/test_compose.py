@@ -42,10 +42,10 @@ def test_every_packaged_experiment_composes(name: str) -> None:
     ("group", "option"), [(g, o) for g, options in groups_in(None).items() if g != "experiments" for o in options]
 )
 def test_every_option_of_every_group_composes(group: str, option: str) -> None:
-    words = ["conf=exp1", f"{group}={option}", "trainer.steps=9"]
-    words += ["data.datasets.text.path=x"] if (group, option) == ("data", "jsonl") else []
-    words += ["elastic.nodes_max=4", "global_batch_size=24"] if (group, option) == ("lanes", "auto") else []
-    composed = compose(words)
+    overrides = ["conf=exp1", f"{group}={option}", "trainer.steps=9"]
+    overrides += ["data.datasets.text.path=x"] if (group, option) == ("data", "jsonl") else []
+    overrides += ["elastic.nodes_max=4", "global_batch_size=24"] if (group, option) == ("lanes", "auto") else []
+    composed = compose(overrides)
     assert composed.choices[group] == option
 
 
@@ -60,7 +60,7 @@ def test_precedence_is_spec_then_group_then_experiment_then_command_line(tmp_pat
         "defaults:\n  - override /checkpoint: mine\ncheckpoint: {keep_last: 12}\n" + MINE,
     )
     typed = (["conf=low"], ["conf=high"], ["checkpoint.keep_last=13", "conf=high"])
-    values += [compose(words, config_dir=str(tmp_path)).spec.checkpoint.keep_last for words in typed]
+    values += [compose(overrides, config_dir=str(tmp_path)).spec.checkpoint.keep_last for overrides in typed]
     assert values == [3, 11, 12, 13]
 
 

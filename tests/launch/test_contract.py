@@ -39,12 +39,12 @@ PINNED = [
 ]
 
 
-@pytest.mark.parametrize(("word", "field", "before", "after"), PINNED)
+@pytest.mark.parametrize(("override", "field", "before", "after"), PINNED)
 def test_a_changed_pinned_field_is_refused_with_name_both_values_and_the_ways_on(
-    spec: RunSpec, word: str, field: str, before: Any, after: Any
+    spec: RunSpec, override: str, field: str, before: Any, after: Any
 ) -> None:
     with pytest.raises(ContractError) as caught:
-        check(contract_of(spec), changed(spec, [word]), run="exp1", allow=[])
+        check(contract_of(spec), changed(spec, [override]), run="exp1", allow=[])
     text = str(caught.value)
     assert field in text
     assert str(before).lower() in text.lower()
@@ -65,15 +65,15 @@ def test_a_contract_from_before_a_field_existed_stands_for_what_runs_did_then(sp
         check(contract, spec, run="exp1", allow=["data.on_error"])
 
 
-@pytest.mark.parametrize("word", ["data.on_error=quarantine", "data.datasets.docs.on_error=quarantine"])
-def test_a_run_that_quarantines_may_not_stop_doing_so_but_its_budget_is_free(spec: RunSpec, word: str) -> None:
-    contract = contract_of(changed(spec, [word]))
-    assert check(contract, changed(spec, [word, "data.quarantine_budget=7"]), run="exp1") == []
+@pytest.mark.parametrize("override", ["data.on_error=quarantine", "data.datasets.docs.on_error=quarantine"])
+def test_a_run_that_quarantines_may_not_stop_doing_so_but_its_budget_is_free(spec: RunSpec, override: str) -> None:
+    contract = contract_of(changed(spec, [override]))
+    assert check(contract, changed(spec, [override, "data.quarantine_budget=7"]), run="exp1") == []
     with pytest.raises(ContractError) as caught:
         check(contract, spec, run="exp1")
-    field = word.split("=")[0]
+    field = override.split("=")[0]
     assert f'{field} is "quarantine" in the run and ' in caught.value.what
-    assert word in caught.value.remedy
+    assert override in caught.value.remedy
 
 
 def test_a_new_dataset_is_a_change_of_the_mixture(spec: RunSpec) -> None:
@@ -92,14 +92,14 @@ FREE += [
 ]
 
 
-@pytest.mark.parametrize("word", FREE)
-def test_a_free_field_is_never_looked_at(spec: RunSpec, word: str) -> None:
-    assert check(contract_of(spec), changed(spec, [word]), run="exp1") == []
+@pytest.mark.parametrize("override", FREE)
+def test_a_free_field_is_never_looked_at(spec: RunSpec, override: str) -> None:
+    assert check(contract_of(spec), changed(spec, [override]), run="exp1") == []
 
 
-@pytest.mark.parametrize("word", ["model.dim=64", "optimizer.lr=0.5", "trainer.steps=100", "trainer.reduction=canonical"])
-def test_a_guarded_field_is_refused_unless_it_is_named(spec: RunSpec, word: str) -> None:
-    other, field = changed(spec, [word]), word.split("=")[0]
+@pytest.mark.parametrize("override", ["model.dim=64", "optimizer.lr=0.5", "trainer.steps=100", "trainer.reduction=canonical"])
+def test_a_guarded_field_is_refused_unless_it_is_named(spec: RunSpec, override: str) -> None:
+    other, field = changed(spec, [override]), override.split("=")[0]
     with pytest.raises(ContractError, match=rf"allow=\[{field}\]"):
         check(contract_of(spec), other, run="exp1")
     for allow in (field, field.split(".")[0]):
@@ -127,8 +127,8 @@ def test_from_the_first_step_on_data_that_was_appended_to_is_refused_at_the_laun
 ) -> None:
     data = tmp_path / "web.jsonl"
     data.write_text('{"text": "a"}\n' * 100)
-    words = ["conf=exp1", f"runs={tmp_path / 'runs'}", f"data.datasets.web.path={data}"]
-    spec = compose(words).spec
+    overrides = ["conf=exp1", f"runs={tmp_path / 'runs'}", f"data.datasets.web.path={data}"]
+    spec = compose(overrides).spec
     rundir = rundir_of(spec)
     contract = contract_of(spec, files=files_seen(spec))
     rundir.write_json("contract.json", data=contract)

@@ -119,7 +119,7 @@ def test_a_run_in_an_object_store_is_started_stopped_resumed_and_read_from_elsew
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     runs = f"{objects}/runs"
-    words = [
+    overrides = [
         "conf=bytes",
         f"runs={runs}",
         "nodes=2",
@@ -127,8 +127,8 @@ def test_a_run_in_an_object_store_is_started_stopped_resumed_and_read_from_elsew
         "checkpoint.every=1000",
         "stages.order=[calibrate,train]",
     ]
-    words += ["pipeline.context_length=16", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]
-    spec = compose(words).spec
+    overrides += ["pipeline.context_length=16", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]
+    spec = compose(overrides).spec
     started = session.start(spec)
     rundir = started.rundir
     begun = control.wait_for(rundir, lambda now: now.step >= 3 or now.state not in LIVE, 120, "to make three steps")

@@ -65,8 +65,14 @@ def test_training_alone_is_the_default_and_leaves_the_canonical_form_as_it_was(s
 
 
 def test_stages_are_composed_from_group_and_command_line() -> None:
-    words = ["conf=exp1", "stages=full", "stages.own.r.call=a.b:c", "stages.own.r.options.top=3", "stages.own.r.inputs=[x,y]"]
-    found = compose([*words, "stages.order=[doctor,train,r]"]).spec.stages
+    overrides = [
+        "conf=exp1",
+        "stages=full",
+        "stages.own.r.call=a.b:c",
+        "stages.own.r.options.top=3",
+        "stages.own.r.inputs=[x,y]",
+    ]
+    found = compose([*overrides, "stages.order=[doctor,train,r]"]).spec.stages
     assert found.order == ("doctor", "train", "r")
     assert found.own["r"] == StageSpec(call="a.b:c", inputs=("x", "y"), options={"top": 3})
 
@@ -233,8 +239,8 @@ def test_a_stage_whose_input_an_earlier_one_has_yet_to_make_is_outstanding_and_p
     told = capsys.readouterr().out.partition("\nstages\n")[2].splitlines()
     wanted = [["calibrate", "done, would be skipped"], ["train", "would run"], ["report", "would run"]]
     assert [line.split(maxsplit=1) for line in told[:3]] == wanted
-    words = ["scheduler.name=kubernetes", "scheduler.options.volumes.runs={mount: " + str(tmp_path) + ", claim: c}"]
-    assert main(["plan", f"conf={tmp_path / 'mine.yaml'}", "name=toy", *words]) == 0
+    overrides = ["scheduler.name=kubernetes", "scheduler.options.volumes.runs={mount: " + str(tmp_path) + ", claim: c}"]
+    assert main(["plan", f"conf={tmp_path / 'mine.yaml'}", "name=toy", *overrides]) == 0
     there = capsys.readouterr().out.partition("\nstages\n")[2].splitlines()
     assert [line.split(maxsplit=1) for line in there[:3]] == wanted
     assert there[3].startswith("on the cluster the first node carries out one stage after the other")
@@ -253,11 +259,11 @@ def test_a_run_of_all_stages_on_two_nodes_and_only_what_has_changed_runs_again(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     lines = [json.dumps({"text": f"number {i} is followed by {i + 1}. " * 20}) for i in range(200)]
     (tmp_path / "held.jsonl").write_text("\n".join(lines))
-    words = ["conf=bytes", f"runs={tmp_path / 'runs'}", "nodes=2", "trainer.steps=4", "checkpoint.every=4", "stages=full"]
-    words += ["pipeline.context_length=16", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]
-    words += [f"trainer.eval_data.held.path={tmp_path / 'held.jsonl'}", "trainer.eval_tokens=1000", "trainer.eval_every=4"]
+    overrides = ["conf=bytes", f"runs={tmp_path / 'runs'}", "nodes=2", "trainer.steps=4", "checkpoint.every=4", "stages=full"]
+    overrides += ["pipeline.context_length=16", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]
+    overrides += [f"trainer.eval_data.held.path={tmp_path / 'held.jsonl'}", "trainer.eval_tokens=1000", "trainer.eval_every=4"]
     report = [f"stages.own.report.call={HERE}:report", "stages.own.report.inputs=[evaluation.json]"]
-    spec = compose([*words, *report, "stages.order=[doctor,calibrate,train,evaluate,report]"]).spec
+    spec = compose([*overrides, *report, "stages.order=[doctor,calibrate,train,evaluate,report]"]).spec
 
     def to_the_end(spec: RunSpec) -> dict[str, str]:
         started = session.start(spec)

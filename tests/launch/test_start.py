@@ -52,7 +52,7 @@ def test_a_stopped_run_is_resumed_from_its_record_alone_and_a_finished_one_is_le
     record = read_environment(run.rundir, 2)
     assert record is not None
     assert record.packages["torch"]
-    assert record.words == ("nodes=2", "trainer.microbatch_size=4")
+    assert record.overrides == ("nodes=2", "trainer.microbatch_size=4")
     logs = sorted(path.name for path in Path(run.rundir.path("attempts", "0001", "logs", "node-0")).iterdir())
     assert logs == ["agent.log", "rank-0.log"], "an earlier attempt's logs stay"
 
@@ -156,8 +156,10 @@ def test_a_fork_trains_on_from_its_parents_weights_with_other_data(tmp_path: Pat
     from zephon.launch.config.compose import compose
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    words = ["conf=bytes", f"runs={tmp_path / 'runs'}", "name=parent", "trainer.steps=3", "checkpoint.every=3"]
-    spec = compose([*words, "pipeline.context_length=16", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]).spec
+    overrides = ["conf=bytes", f"runs={tmp_path / 'runs'}", "name=parent", "trainer.steps=3", "checkpoint.every=3"]
+    spec = compose(
+        [*overrides, "pipeline.context_length=16", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]
+    ).spec
     losses = []
     for name, changes in (("parent", []), ("child", ["data.seed=5"])):
         started = session.start(changed(spec, changes), fork=name if changes else None)
@@ -175,9 +177,9 @@ def test_stored_experiments_change_by_single_fields_only(tmp_path: Path) -> None
     assert changed(spec, ["nodes=3", "elastic.drain_s=7"]) == dataclasses.replace(
         spec, nodes=3, elastic=dataclasses.replace(spec.elastic, drain_s=7.0)
     )
-    for word in ("tokenizer=bytes", "nodess=3", "nodes=x", "+nodes=3"):
+    for override in ("tokenizer=bytes", "nodess=3", "nodes=x", "+nodes=3"):
         with pytest.raises(ConfigError):
-            changed(spec, [word])
+            changed(spec, [override])
 
 
 def command(run: Toy, *argv: str) -> list[str]:

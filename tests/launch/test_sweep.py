@@ -22,7 +22,7 @@ Maker = Callable[..., Toy]
 
 def test_alternatives_multiply_and_the_last_word_varies_fastest() -> None:
     found = expand(["conf=a,b", "nodes=2", "data.seed=1,2", "name=x"])
-    assert [words for words, _ in found] == [
+    assert [overrides for overrides, _ in found] == [
         ("conf=a", "nodes=2", "data.seed=1", "name=x"),
         ("conf=a", "nodes=2", "data.seed=2", "name=x"),
         ("conf=b", "nodes=2", "data.seed=1", "name=x"),
@@ -32,8 +32,8 @@ def test_alternatives_multiply_and_the_last_word_varies_fastest() -> None:
 
 
 def test_a_point_is_named_by_its_resolved_experiment(tmp_path: Path) -> None:
-    def names(*words: str) -> list[str]:
-        return [point.rundir.root.rsplit("/", 1)[-1] for point in points(parse([*words, "-m", f"runs={tmp_path}"]))]
+    def names(*overrides: str) -> list[str]:
+        return [point.rundir.root.rsplit("/", 1)[-1] for point in points(parse([*overrides, "-m", f"runs={tmp_path}"]))]
 
     both = names("conf=exp1,bytes", "data.seed=1,2")
     assert len(set(both)) == 4
@@ -41,12 +41,12 @@ def test_a_point_is_named_by_its_resolved_experiment(tmp_path: Path) -> None:
     assert names("conf=exp1", "data.seed=2") == [both[1]], "the same experiment has the same name in every sweep"
 
 
-def toy_sweep(toy: Toy, tmp_path: Path, *words: str) -> list[str]:
+def toy_sweep(toy: Toy, tmp_path: Path, *overrides: str) -> list[str]:
     tree = {key: value for key, value in toy.spec.to_dict().items() if key not in ("runs", "scheduler")}
     path = tmp_path / "sweep.yaml"
     path.write_text(json.dumps(tree))
     toy._export()
-    return [f"conf={path}", f"runs={tmp_path / 'sweeps'}", "--worker", WORKER, "-m", *words]
+    return [f"conf={path}", f"runs={tmp_path / 'sweeps'}", "--worker", WORKER, "-m", *overrides]
 
 
 def end_all(tmp_path: Path) -> None:

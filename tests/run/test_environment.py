@@ -18,7 +18,7 @@ def test_the_record_of_an_attempt_is_read_as_it_was_written(tmp_path: Path) -> N
     record = environment(["nodes=2"], {"conf": "exp1"})
     write_environment(rundir, 1, record)
     assert read_environment(rundir, 1) == record
-    assert (record.words, record.choices, record.cwd) == (("nodes=2",), {"conf": "exp1"}, os.getcwd())
+    assert (record.overrides, record.choices, record.cwd) == (("nodes=2",), {"conf": "exp1"}, os.getcwd())
     assert record.packages["torch"]
 
 

@@ -97,7 +97,7 @@ def check(
             pinned = any(_covers(name, field) for field in spec.fields_of("pinned") | spec.assumed("pinned"))
             raise ConfigError(
                 f"allow=[{name}]: " + ("the field is pinned" if pinned else "there is no guarded field of that name"),
-                follows="a change of it would alter the data of later steps" if pinned else "the word would have no effect",
+                follows="a change of it would alter the data of later steps" if pinned else "the argument would have no effect",
                 remedy="start a new run from the checkpoint with fork=NAME" if pinned else nearest(name, guarded),
             )
     refused = [d for d in found if d.kind == "pinned" or not any(_covers(name, d.field) for name in allow)]

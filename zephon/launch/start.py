@@ -75,7 +75,7 @@ def request_of(spec: RunSpec, rundir: RunDir, attempt: int, worker: str = DEFAUL
 def start(
     spec: RunSpec,
     *,
-    words: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     choices: Mapping[str, str] | None = None,
     allow: Sequence[str] = (),
     fork: str | None = None,
@@ -85,7 +85,7 @@ def start(
 
     Args:
         spec: the experiment.
-        words, choices: what was typed and chosen, for the record.
+        overrides, choices: the arguments typed and the options chosen, for the record.
         allow: guarded fields that may differ from the run's.
         fork: name of a new run with the changes: it begins at step 0 with the weights of this run's newest checkpoint.
         worker: module that each worker runs.
@@ -114,7 +114,7 @@ def start(
             write_weights(parent, spec)
             lease.renew()
         attempt = new_attempt(rundir, spec)
-        write_environment(rundir, attempt, environment(words, choices or {}))
+        write_environment(rundir, attempt, environment(overrides, choices or {}))
         if files is not None and not _trained(rundir):
             forget_measures(rundir, contract)
         contracts.record(rundir, contract, spec, allowed, attempt=attempt)
@@ -212,7 +212,7 @@ def _fork_exists(name: str) -> ConfigError:
 
 def resume(
     rundir: RunDir,
-    words: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     *,
     allow: Sequence[str] = (),
     fork: str | None = None,
@@ -222,11 +222,11 @@ def resume(
     """Goes on with a stopped or failed run from its newest complete checkpoint; a finished run is left alone.
 
     Args:
-        words: changes, ``key=value``; ``stages=OPTION`` is looked up in ``config_dir`` and the shipped groups.
+        overrides: changes, ``key=value``; ``stages=OPTION`` is looked up in ``config_dir`` and the shipped groups.
         allow, fork, worker: as for ``start``; the worker is the last attempt's when not given.
 
     Raises:
-        ConfigError: the run is still running, or a word would make it another run.
+        ConfigError: the run is still running, or an override would make it another run.
     """
     status = status_of(rundir)
     attempt, handle = status.attempt, read_handle(rundir, status.attempt)
@@ -238,14 +238,14 @@ def resume(
         )
     if status.state == "STOPPED" and handle is not None:
         before = backend(handle.scheduler)
-        if not words and fork is None and before.resume(rundir, attempt):
+        if not overrides and fork is None and before.resume(rundir, attempt):
             resumed_at = max(newest_checkpoint(rundir), 0)
             return Started(rundir=rundir, attempt=attempt, handle=handle.handle, resumed_at=resumed_at)
         before.discard(rundir, attempt)
     stored = relocated(newest_spec(rundir), rundir)
-    spec = changed(stored, words, config_dir=config_dir)
+    spec = changed(stored, overrides, config_dir=config_dir)
     check_same(spec, stored)
     if backend(spec.scheduler.name).here:
         check_relative(spec, rundir, attempt)
     known = handle.worker if handle is not None else DEFAULT_WORKER
-    return start(spec, words=words, allow=allow, fork=fork, worker=worker or known)
+    return start(spec, overrides=overrides, allow=allow, fork=fork, worker=worker or known)

@@ -32,21 +32,21 @@ def relocated(spec: RunSpec, rundir: RunDir) -> RunSpec:
     return dataclasses.replace(spec, runs=runs, name=name) if backend(spec.scheduler.name).here else spec
 
 
-def changed(spec: RunSpec, words: Sequence[str], *, config_dir: str | None = None) -> RunSpec:
-    """The spec with ``key=value`` words applied; of the config groups, ``stages=`` can be chosen again."""
+def changed(spec: RunSpec, overrides: Sequence[str], *, config_dir: str | None = None) -> RunSpec:
+    """The spec with overrides applied; of the config groups, ``stages=`` can be chosen again."""
     tree = spec.to_dict()
-    for text in words:
-        word = split(text)
-        if word.key == "stages" and not word.prefix:
-            _graft(tree, {"stages": option("stages", word.value or "", config_dir)})
+    for text in overrides:
+        override = split(text)
+        if override.key == "stages" and not override.prefix:
+            _graft(tree, {"stages": option("stages", override.value or "", config_dir)})
             continue
-        if word.prefix or is_group(word.key):
+        if override.prefix or is_group(override.key):
             raise ConfigError(
                 f"{text!r} cannot change a stored experiment",
                 follows="its config groups are not composed again",
                 remedy="set single fields: KEY.FIELD=VALUE",
             )
-        _graft(tree, to_tree(word))
+        _graft(tree, to_tree(override))
     return RunSpec.from_dict(json.loads(json.dumps(tree)))
 
 

@@ -14,7 +14,7 @@
     stages/                NAME.json: a stage as it ran last       the stage, coordinator             run/stage_records.py
     attempts/0001/             one start of the run
         spec.json          what this attempt runs                  launcher                           run/specs.py
-        environment.json   versions, code, machine, words typed    launcher                           run/environment.py
+        environment.json   versions, code, machine, arguments     launcher                           run/environment.py
         handle.json        who got the attempt                     launcher                           run/handle.py
         progress.json      the newest step                         rank 0                             run/progress.py
         stages.json        how its stages stand, on a cluster      coordinator                        run/attempt_stages.py

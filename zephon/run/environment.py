@@ -1,4 +1,4 @@
-"""What an attempt ran with: versions, code, machine, words typed. No environment variables, so no secrets."""
+"""What an attempt ran with: versions, code, machine, arguments. It holds no environment variables, so no secrets."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Environment:
 
     Args:
         time: of the start, in unix seconds.
-        words, choices: what was typed, and which option of each config group was taken.
+        overrides, choices: the key=value arguments that were typed, and the option chosen in each config group.
         cwd: where relative paths began.
         packages: versions of those that matter to a result.
         git: commit, branch and uncommitted changes of the checkout at ``cwd``; None outside of one.
     """
 
     time: float
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     choices: Mapping[str, str]
     cwd: str
     user: str
@@ -61,11 +61,11 @@ class Environment:
     git: Json | None
 
 
-def environment(words: Sequence[str], choices: Mapping[str, str]) -> Environment:
+def environment(overrides: Sequence[str], choices: Mapping[str, str]) -> Environment:
     """That of this process."""
     return Environment(
         time=time.time(),
-        words=tuple(words),
+        overrides=tuple(overrides),
         choices=dict(choices),
         cwd=os.getcwd(),
         user=_user(),

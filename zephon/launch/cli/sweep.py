@@ -130,7 +130,7 @@ def _start(point: Point, worker: str) -> None:
         if point.rundir.attempts() and status_of(point.rundir).state in LIVE:
             point.state = "TRAINING"  # it runs already: a point has at most one live run
             return
-        started = launcher.start(composed.spec, words=composed.overrides, choices=composed.choices, worker=worker)
+        started = launcher.start(composed.spec, overrides=composed.overrides, choices=composed.choices, worker=worker)
         point.state = "STARTING" if started.handle else "DONE"
         point.status = None if started.handle else status_of(point.rundir)
     except ZephonError as error:

@@ -44,7 +44,7 @@ def run(arguments: Arguments, console: Console) -> int:
         return _converge(composed, rundir, status, arguments, console)
     started = launcher.start(
         composed.spec,
-        words=composed.overrides,
+        overrides=composed.overrides,
         choices=composed.choices,
         allow=arguments.allow,
         fork=arguments.fork,
