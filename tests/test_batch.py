@@ -45,7 +45,9 @@ def batch_of(rows: list[list[list[int]]], length: int, *, real: int | None = Non
     )
 
 
-def slow(rows: list[list[list[int]]], length: int, real: int, masked: bool, eos: bool) -> dict[str, list[list[int]]]:
+def slow(
+    rows: list[list[list[int]]], length: int, real: int, masked: bool, eos: bool, documents: bool
+) -> dict[str, list[list[int]]]:
     """Inputs, labels, positions and padding, written down token by token."""
     out: dict[str, list[list[int]]] = {"input_ids": [], "labels": [], "positions": [], "padding_mask": []}
     for i, row in enumerate(rows):
@@ -56,8 +58,10 @@ def slow(rows: list[list[list[int]]], length: int, real: int, masked: bool, eos:
         pad = length - len(tokens)
         mask = [int((i * length + j) % 3 > 0) for j in range(length)] if masked else [1] * length
         labels = []
+        firsts = set(itertools.accumulate(map(len, row)))
         for j in range(length - 1):
             counts = j + 1 < len(tokens) and i < real and mask[j + 1] and not (eos and tokens[j] == EOS)
+            counts = counts and not (documents and j + 1 in firsts)
             labels.append(tokens[j + 1] if counts else -100)
         out["input_ids"].append([*tokens, *[0] * pad][:-1])
         out["labels"].append(labels)
@@ -76,10 +80,11 @@ segment = st.lists(st.integers(1, 9), min_size=1, max_size=5)
     missing=st.integers(0, 1),
     masked=st.booleans(),
     eos=st.booleans(),
+    documents=st.booleans(),
     flatten=st.booleans(),
 )
 def test_everything_that_training_asks_for_is_what_going_token_by_token_gives(
-    rows: list[list[list[int]]], spare: int, missing: int, masked: bool, eos: bool, flatten: bool
+    rows: list[list[list[int]]], spare: int, missing: int, masked: bool, eos: bool, documents: bool, flatten: bool
 ) -> None:
     length = max(2, max(sum(map(len, row)) for row in rows) + spare)
     real = len(rows) - missing
@@ -92,10 +97,11 @@ def test_everything_that_training_asks_for_is_what_going_token_by_token_gives(
         return_padding_mask=True,
         eos_mask_loss=eos,
         eos_token_id=EOS,
+        document_mask_loss=documents,
         extra_fields=["score"],
         flatten=flatten,
     )
-    expected = slow(rows, length, real, masked, eos)
+    expected = slow(rows, length, real, masked, eos, documents)
     for name, value in expected.items():
         flat = [list(itertools.chain.from_iterable(value))] if flatten else value
         assert got[name].tolist() == flat, name
@@ -137,6 +143,29 @@ def test_another_document_in_the_row_changes_nothing_of_a_document() -> None:
     for name in ("input_ids", "positions"):
         assert one[name][0, 2:].tolist() == other[name][0, 2:].tolist()
     assert one["labels"][0, 2:].tolist() == other["labels"][0, 2:].tolist()
+
+
+def pairs_alone(rows: list[list[list[int]]]) -> list[tuple[int, int]]:
+    """(input, label) of every document taken by itself, which is all that a model with masked attention can learn."""
+    return [pair for row in rows for document in row for pair in itertools.pairwise(document)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(st.lists(segment, min_size=1, max_size=4), min_size=1, max_size=3))
+def test_labels_never_cross_documents_where_attention_does_not(rows: list[list[list[int]]]) -> None:
+    length = max(2, 1 + max(sum(map(len, row)) for row in rows))
+    got = batch_of(rows, length).to_training(return_labels=True, document_mask_loss=True)
+    trained = got["labels"] != -100
+    assert list(zip(got["input_ids"][trained].tolist(), got["labels"][trained].tolist(), strict=True)) == pairs_alone(rows)
+
+
+def test_labels_never_cross_documents_of_rows_that_were_stored_packed() -> None:
+    packed = batch_of([[[1, 2], [3, 4, 5]]], 5)
+    stored = SampleBatch(**{**vars_of(packed), "starts": None, "fields": {**packed.fields, "positions": packed.positions()}})
+    assert stored.to_training(return_labels=True, document_mask_loss=True)["labels"].tolist() == [[2, -100, 4, 5]]
+    short = SampleBatch(**{**vars_of(packed), "starts": None, "fields": {**packed.fields, "positions": np.zeros((1, 3))}})
+    with pytest.raises(ValueError, match=r"positions have shape \(1, 3\)"):
+        short.to_training(return_labels=True, document_mask_loss=True)
 
 
 def test_the_first_token_of_each_document_can_be_found() -> None:
@@ -208,6 +237,7 @@ def vars_of(batch: SampleBatch) -> dict[str, Any]:
         ({"return_num_valid_tokens": True}, "needs return_labels=True"),
         ({"eos_mask_loss": True, "eos_token_id": 1}, "needs return_labels=True"),
         ({"eos_mask_loss": True, "return_labels": True}, "needs eos_token_id"),
+        ({"document_mask_loss": True}, "needs return_labels=True"),
         ({"position_mode": "row"}, "'preserve' or 'sequence'"),
         ({"tokens_field": "words"}, "no tokens under words"),
         ({"extra_fields": ["color"]}, "no field 'color'"),

@@ -39,6 +39,7 @@ class TrainingOptions(TypedDict, total=False):
     return_padding_mask: bool
     eos_mask_loss: bool
     eos_token_id: int | None
+    document_mask_loss: bool
     position_mode: PositionMode
 
 
@@ -119,13 +120,15 @@ class SampleBatch:
         return_padding_mask: bool = False,
         eos_mask_loss: bool = False,
         eos_token_id: int | None = None,
+        document_mask_loss: bool = False,
         position_mode: PositionMode = "preserve",
     ) -> Tensors:
         """The tensors of one microbatch; arrays where torch is absent.
 
         With B rows of T tokens: ``input_ids`` [B, T] int64, or with labels [B, T - 1], being all tokens but the last, and
         ``labels`` [B, T - 1], all but the first, with ``ignore_index`` where nothing is to be learned: padding (by position,
-        never by id), zero-weight rows, a ``loss_mask`` of 0, and with ``eos_mask_loss`` wherever the input is EOS.
+        never by id), zero-weight rows, a ``loss_mask`` of 0, with ``eos_mask_loss`` wherever the input is EOS, and with
+        ``document_mask_loss`` wherever the label is the first token of another document than the input's.
         ``positions`` [B, T or T - 1] restart at 0 for each document, or run through each row with
         ``position_mode="sequence"``.
 
@@ -143,6 +146,8 @@ class SampleBatch:
             return_cu_seqlens: adds ``cu_seqlens`` int32 and ``max_seqlen`` (int), segments of the flattened inputs.
             return_padding_mask: adds ``padding_mask`` bool, True on padding.
             eos_mask_loss, eos_token_id: no label counts where the input is this token.
+            document_mask_loss: no label counts across the end of a document in a packed row. For models whose attention
+                sees one document only: the next one's first token cannot be foreseen from this one.
             position_mode: see above.
 
         Raises:
@@ -153,6 +158,7 @@ class SampleBatch:
             "return_loss_mask": return_loss_mask,
             "return_num_valid_tokens": return_num_valid_tokens,
             "eos_mask_loss": eos_mask_loss,
+            "document_mask_loss": document_mask_loss,
         }
         _check_options(needs_labels, return_labels, eos_token_id, position_mode)
         tokens = _tokens(self, tokens_field)
@@ -163,6 +169,8 @@ class SampleBatch:
             counts = _label_mask(self, tokens, length)
             if eos_mask_loss:
                 counts &= inputs != eos_token_id
+            if document_mask_loss:
+                counts &= ~_begins(self, tokens.shape)[:, 1:]
             out["labels"] = np.where(counts, tokens[:, 1:].astype(np.int64), ignore_index)
             if return_loss_mask:
                 out["loss_mask"] = counts.astype(np.float32)
@@ -222,6 +230,19 @@ def _label_mask(batch: SampleBatch, tokens: Array, length: int) -> Array:
             raise ValueError(f"loss_mask has shape {mask.shape}, the tokens {tokens.shape}")
         counts = counts & (mask[:, 1:] != 0)
     return counts
+
+
+def _begins(batch: SampleBatch, shape: tuple[int, ...]) -> Array:
+    """[B, T]: whether a document, or the rest of one, begins at a place."""
+    begins = np.zeros(shape, np.bool_)
+    if batch.starts is not None:
+        begins[np.repeat(np.arange(len(batch)), batch.starts.lengths()), batch.starts.values] = True
+    elif "positions" in batch.fields:  # rows that were packed before they were stored
+        positions = np.asarray(batch.fields["positions"])
+        if positions.shape != shape:
+            raise ValueError(f"positions have shape {positions.shape}, the tokens {shape}")
+        begins = positions == 0
+    return begins
 
 
 def _positions(batch: SampleBatch, length: int, mode: PositionMode) -> Array | None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.train.test_worker import workers, workers_with_logs, write_run
 from zephon.errors import ConfigError
@@ -18,8 +19,9 @@ from zephon.run.directory import RunDir
 from zephon.run.ledger import compare, read_ledger
 from zephon.run.metrics import series
 from zephon.run.specs import read_spec
-from zephon.spec.experiment import RunSpec
+from zephon.spec.experiment import ModelSpec, RunSpec
 from zephon.train.feed import PipelineFeed, pipeline
+from zephon.train.model import Decoder, initialise
 from zephon.train.step import GlobalStep, agree, rank_report, sum_by_reason
 from zephon.types import Address, DropSummary
 
@@ -75,6 +77,32 @@ def test_every_number_of_ranks_leaves_out_the_same_documents_in_the_same_steps(e
 def test_microbatches_of_another_size_leave_out_the_same(experiment):
     other = replace(experiment, trainer=replace(experiment.trainer, microbatch_size=1))
     assert [step.dropped for step in steps_at(other, 1)] == [step.dropped for step in steps_at(experiment, 1)]
+
+
+def test_the_trained_loss_of_packed_rows_is_that_of_their_documents_taken_one_by_one(experiment):
+    (step, *_), model = steps_at(experiment, 1), Decoder(ModelSpec(dim=32, layers=2), load_tokenizer("bytes").vocab_size)
+    initialise(model, seed=3, layers=2)
+    rows = step.rows
+    ids, begins = rows.input_ids.flatten(), (rows.positions.flatten() == 0).nonzero().flatten()
+    edges = [*begins.tolist(), len(ids)]
+    alone, tokens = torch.zeros(()), 0
+    with torch.no_grad():
+        together = model(rows.input_ids, rows.positions, rows.labels)[1]
+        for begin, end in itertools.pairwise(edges):
+            document = ids[begin:end][None]
+            if rows.labels.flatten()[begin] == -100:
+                continue  # padding
+            labels = torch.cat([document[:, 1:], torch.full((1, 1), -100)], dim=1)
+            last = rows.labels.flatten()[end - 1]
+            if end % rows.input_ids.shape[1] == 0:
+                labels[0, -1] = last  # the row's last token is no input, only a label
+            else:
+                assert last == -100, "a document's last token has no label"
+            alone += model(document, None, labels)[1]
+            tokens += int((labels != -100).sum())
+    assert len(edges) > 12
+    assert tokens == rows.tokens
+    assert together.item() == pytest.approx(alone.item(), rel=1e-4)
 
 
 def test_parts_of_one_reason_become_one_with_the_first_eight_addresses():

@@ -153,7 +153,7 @@ class PipelineFeed:
             step = 0
             for batch in batches:
                 step = batch.step
-                tensors = batch.to_training(return_labels=True)
+                tensors = batch.to_training(return_labels=True, document_mask_loss=True)  # as attention is masked
                 parts.append(
                     TokenRows(input_ids=tensors["input_ids"], labels=tensors["labels"], positions=tensors.get("positions"))
                 )
