@@ -184,6 +184,22 @@ def test_data_that_is_not_there_or_unclear_is_refused_with_a_remedy(tmp_path: Pa
         Dataset.from_path("d", "stdlib://dogs")
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl.gz", "jsonl.zst", "tar", "mds", "mds.zstd"])
+def test_a_shard_without_a_byte_beside_good_ones_is_refused_by_name(tmp_path: Path, suffix: str) -> None:
+    write(tmp_path / f"a.{suffix}", b"looked at only when it is read")
+    (tmp_path / f"b.{suffix}").touch()
+    with pytest.raises(ConfigError, match=f"shard 'b.{suffix}' has no bytes"):
+        Dataset.from_path("d", str(tmp_path))
+
+
+def test_a_frame_with_a_long_window_is_read(tmp_path: Path) -> None:
+    settings = zstandard.ZstdCompressionParameters.from_level(3, window_log=30, enable_ldm=True)
+    frame = zstandard.ZstdCompressor(compression_params=settings).compressobj()  # the size is not told, so the window stays
+    dataset = write(tmp_path / "a.jsonl.zst", frame.compress(LINES) + frame.flush())
+    assert zstandard.get_frame_parameters((tmp_path / "a.jsonl.zst").read_bytes()).window_size == 1 << 30
+    assert texts_of(dataset, 2) == TEXTS
+
+
 def test_the_order_of_shards_does_not_depend_on_the_order_of_their_making(tmp_path: Path) -> None:
     for name in "cab":
         write(tmp_path / f"{name}.jsonl", LINES)

@@ -73,6 +73,13 @@ def test_compressed_shards_give_the_same(tmp_path: Path) -> None:
     assert documents(Dataset.from_path("d", str(tmp_path)), 3) == [expected(i) for i in range(16)]
 
 
+def test_all_frames_of_a_compressed_shard_are_read(tmp_path: Path) -> None:
+    whole = (WRITTEN / "shard.00000.mds").read_bytes()
+    expected_documents = documents(Dataset.from_path("d", str(WRITTEN / "shard.00000.mds")))
+    (tmp_path / "a.mds.zstd").write_bytes(zstandard.compress(whole[:200]) + zstandard.compress(whole[200:]))
+    assert documents(Dataset.from_path("d", str(tmp_path)), 3) == expected_documents
+
+
 def test_stored_tokens_are_packed() -> None:
     source = StaticMixtureWorkSource([Dataset.from_path("d", str(WRITTEN))], shuffle_shards=False)
     pipeline = Pipeline(source).options(runner="inline").pack_flat(17, algorithm="wrap").batch(1)

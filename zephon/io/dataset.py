@@ -11,7 +11,7 @@ import numpy as np
 
 from zephon.errors import ConfigError, NotFound, address_of
 from zephon.io import builtin
-from zephon.io.formats.base import Format, Shard, detect, format_named
+from zephon.io.formats.base import Format, Shard, detect, format_named, may_be_empty
 from zephon.io.in_memory import InMemoryShard
 from zephon.io.listing import list_files, unusable
 from zephon.io.storage import FileSystem
@@ -52,7 +52,8 @@ class Dataset:
 
         Raises:
             NotFound: nothing is there.
-            ConfigError: unsupported format, unknown scheme, several formats, or no shard with any content.
+            ConfigError: unsupported format, unknown scheme, several formats, no shard with any content, or a shard of no
+                bytes in a format whose shards always have some.
         """
         if path.startswith("stdlib://"):
             return _built_in(name, path)
@@ -63,7 +64,9 @@ class Dataset:
         detected, kept = (fmt, None) if fmt is not None else detect(names, path)
         chosen = format_named(detected)
         if kept is not None or 0 in sizes:
-            filled = [i for i in (range(len(names)) if kept is None else kept) if sizes[i]]
+            of_format = range(len(names)) if kept is None else kept
+            _refuse_empty(name, chosen.name, [names[i] for i in of_format if not sizes[i]])
+            filled = [i for i in of_format if sizes[i]]
             names, sizes = [names[i] for i in filled], [sizes[i] for i in filled]
         if not names:
             raise ConfigError(
@@ -143,6 +146,17 @@ class Dataset:
     def path(self, shard: int) -> str:
         """Where the ``shard`` with this number lies."""
         return f"{self.root.rstrip('/')}/{self.shards[shard]}" if self.root else self.shards[shard]
+
+
+def _refuse_empty(dataset: str, fmt: str, empty: list[str]) -> None:
+    broken = [name for name in empty if not may_be_empty(fmt, name)]
+    if broken:
+        more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+        raise ConfigError(
+            f"dataset {dataset!r}: shard {broken[0]!r}{more} has no bytes, so it is no {fmt} file",
+            follows="its documents would be lost silently",
+            remedy="write the shard again, or remove the file",
+        )
 
 
 def _built_in(name: str, url: str) -> Dataset:

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 LIMIT = 256 << 20
+_WINDOW = 1 << 31  # the longest that Zstandard writes; the library refuses more than an eighth of it unless told
 T = TypeVar("T")
 
 
@@ -67,7 +68,7 @@ def unzstd(raw: bytes) -> bytes:
 
     parts = []
     while raw:
-        frame = zstandard.ZstdDecompressor().decompressobj()
+        frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
         try:
             parts.append(frame.decompress(raw))
         except zstandard.ZstdError as error:

@@ -101,6 +101,12 @@ SUFFIXES = {
 
 
 _COMPRESSED = ("gz", "zst", "zstd")
+_MAY_BE_EMPTY = ("jsonl", "text")  # what has a head, a foot or a mark of its end is never a file without a byte
+
+
+def may_be_empty(fmt: str, name: str) -> bool:
+    """Whether a file without a byte is a whole shard with no document, and not one whose writing failed."""
+    return fmt in _MAY_BE_EMPTY and name.rpartition(".")[2].lower() not in _COMPRESSED
 
 
 def detect(names: list[str], where: str) -> tuple[str, list[int] | None]:
