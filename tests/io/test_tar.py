@@ -7,7 +7,7 @@ import io
 import itertools
 import json
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,44 @@ def test_i13_a_tar_that_is_cut_short_is_an_error_and_never_a_quiet_end(tmp_path:
     content = data.rstrip(b"\0")
     (tmp_path / "a.tar").write_bytes(content[:cut])
     with pytest.raises(DataError, match="cannot be read as a tar"):
+        documents(Dataset.from_path("d", str(tmp_path / "a.tar")))
+
+
+def joined(data: bytes) -> bytes:
+    return data + data
+
+
+def with_a_flipped_bit(data: bytes) -> bytes:
+    begin = 512 + 3 * 1024 + 1  # the header of the fourth file, behind the folder and three files of two blocks each
+    return data[:begin] + bytes([data[begin] ^ 1]) + data[begin + 1 :]
+
+
+def with_zeros_in_the_middle(data: bytes) -> bytes:
+    return data[: 512 * 7] + bytes(1024) + data[512 * 7 :]
+
+
+@pytest.mark.parametrize("damage", [joined, with_a_flipped_bit, with_zeros_in_the_middle])
+@pytest.mark.parametrize("far", [False, True])
+def test_members_behind_a_damaged_header_or_an_early_end_are_an_error_that_names_the_byte(
+    tmp_path: Path, damage: Callable[[bytes], bytes], far: bool
+) -> None:
+    whole = write(tmp_path / "whole" / "a.tar", [(f"{i}.txt", b"x" * 512) for i in range(9)]).read_bytes()
+    (tmp_path / "a.tar").write_bytes(damage(whole))
+    dataset = Dataset.from_path("d", str(tmp_path / "a.tar"))
+    if far:
+        dataset = dataclasses.replace(dataset, fs=DirFileSystem(str(tmp_path)), root="")
+    with pytest.raises(DataError, match=r"members end at byte \d+, but there is data at byte \d+"):
+        documents(dataset)
+
+
+def test_a_member_that_is_a_link_is_an_error_and_not_a_missing_document(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("0.txt", "1.txt"):
+            info = tarfile.TarInfo(name)
+            if name == "1.txt":
+                info.type, info.linkname = tarfile.LNKTYPE, "0.txt"
+            tar.addfile(info)
+    with pytest.raises(DataError, match=r"member '1\.txt' at byte 512 is a link"):
         documents(Dataset.from_path("d", str(tmp_path / "a.tar")))
 
 

@@ -20,6 +20,7 @@ from zephon.io.decoded import Held
 from zephon.io.formats.base import Documents, Shard, bad_document
 from zephon.io.storage import is_local, read_range
 
+_STEP = 1 << 20  # bytes looked at in one go after the last member
 _whole: Held[bytes] = Held()
 
 
@@ -70,14 +71,14 @@ class Tar:
 def _index(shard: Shard, whole: bytes | None) -> list[_Sample]:
     samples: list[_Sample] = []
     seen: set[str] = set()
-    end = 0
     with tarfile.open(shard.path, "r:") if whole is None else tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
         for member in tar:
-            end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
             folder, _, file = member.name.rpartition("/")
             stem, dot, kind = file.partition(".")
-            if not member.isfile() or not stem or not dot:
+            if member.isdir() or not stem or not dot:
                 continue  # folders, hidden files and what has no extension
+            if not member.isfile() or member.issparse():
+                raise ValueError(f"member {member.name!r} at byte {member.offset} is a link, a device or sparse")
             key = f"{folder}/{stem}" if folder else stem
             if not samples or samples[-1].key != key:
                 if key in seen:
@@ -87,9 +88,20 @@ def _index(shard: Shard, whole: bytes | None) -> list[_Sample]:
             if kind.lower() in [known for known, _, _ in samples[-1].members]:
                 raise ValueError(f"{key!r} has two members {kind!r}")
             samples[-1].members.append((kind.lower(), member.offset_data, member.size))
+        end = tar.offset  # the library ends without a word at whatever is no header
     if end + tarfile.BLOCKSIZE > shard.size:
         raise ValueError("it ends without the mark of its end")
+    _check_end(shard, whole, end)
     return samples
+
+
+def _check_end(shard: Shard, whole: bytes | None, end: int) -> None:
+    """Only zeros lie after the last member. Anything else means a damaged header, or a second tar."""
+    for begin in range(end, shard.size, _STEP):
+        after = _bytes(shard, begin, min(_STEP, shard.size - begin), whole)
+        if after.count(0) < len(after):
+            at = begin + len(after) - len(after.lstrip(b"\0"))
+            raise ValueError(f"its members end at byte {end}, but there is data at byte {at}")
 
 
 def _bytes(shard: Shard, begin: int, count: int, whole: bytes | None) -> bytes:
