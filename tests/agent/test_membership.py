@@ -263,6 +263,35 @@ def test_a_new_coordinator_adopts_the_running_generation_and_numbers_go_on() -> 
     assert form.generation == 8
 
 
+def test_a_new_coordinator_waits_longer_for_the_nodes_of_the_one_before_it_than_for_those_it_has_met() -> None:
+    clock = Clock(target=2, generation=7, heartbeat_s=2.0, return_s=45.0)
+    clock.members.adopt(("n-0", "n-1"), clock.now)
+    clock.now += 40  # the name of the coordinator led to the old address until now
+    assert clock.members.decide(clock.now) == []
+    clock.members.hello("n-0", clock.now, generation=7)
+    clock.now += 4.1
+    clock.members.beat("n-0", clock.now)
+    assert clock.members.decide(clock.now) == []
+    clock.now += 5
+    clock.members.beat("n-0", clock.now)
+    assert clock.members.decide(clock.now) == [Rerendezvous(7, "lost n-1", drain=False)]
+
+
+def test_a_node_that_has_found_the_new_coordinator_is_lost_after_two_silent_heartbeats() -> None:
+    clock = Clock(target=1, generation=7, heartbeat_s=2.0)
+    clock.members.adopt(("n-0",), clock.now)
+    clock.members.hello("n-0", clock.now, generation=7)
+    clock.now += 4.1
+    assert clock.members.decide(clock.now)[0] == Rerendezvous(7, "lost n-0", drain=False)
+
+
+def test_nobody_is_waited_for_longer_whose_run_has_been_stopped_since() -> None:
+    clock = Clock(target=1, generation=7, heartbeat_s=2.0)
+    clock.members.adopt(("n-0",), clock.now, returning=False)
+    clock.now += 4.1
+    assert clock.members.decide(clock.now)[0] == Rerendezvous(7, "lost n-0", drain=False)
+
+
 def test_an_adopted_node_that_has_lost_its_workers_meanwhile_leads_to_a_new_generation() -> None:
     clock = Clock(target=1, generation=3)
     clock.members.adopt(("n-0",), clock.now)

@@ -102,6 +102,7 @@ def test_a_job_that_comes_back_after_a_stop_forms_once_and_with_the_size_last_as
     first.send(Ready("x:1"))
     assigned(first)
     write_target(peers.rundir, 1, 3)  # a rescale that came just before the stop
+    write_stop(peers.rundir, 1)
     first.send(Leaving())
     first.send(Exited(1, {0: 143}))
     until(lambda: first.released.is_set())

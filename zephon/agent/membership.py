@@ -55,6 +55,7 @@ class Node:
     store: str = ""
     leaving: bool = False
     released: bool = False
+    returning: bool = False  # worked under an earlier coordinator and has not found this one yet
     seen: float = 0.0
     since: float = 0.0
     exits: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -95,11 +96,14 @@ class Membership:
         self._short_since = now
         self._ordered_at = now
 
-    def adopt(self, members: tuple[str, ...], now: float) -> None:
-        """An earlier coordinator of this attempt formed the present generation: its nodes are expected to say hello."""
+    def adopt(self, members: tuple[str, ...], now: float, *, returning: bool = True) -> None:
+        """An earlier coordinator of this attempt formed the present generation: its nodes are expected to say hello.
+
+        Its workers train on meanwhile; so a node that is ``returning`` gets the time that a link needs to find its way.
+        """
         self.members, self.active, self._formed_once = members, True, True
         for name in members:
-            self.nodes[name] = Node(name, state="working", seen=now, since=now)
+            self.nodes[name] = Node(name, state="working", returning=returning, seen=now, since=now)
 
     # What nodes report
 
@@ -107,6 +111,7 @@ class Membership:
         """A node is there; with ``generation``, it still works in one that an earlier coordinator formed."""
         node = self.nodes.setdefault(name, Node(name))
         node.seen = node.since = now
+        node.returning = False
         if generation is not None and generation == self.generation and name in self.members:
             node.state = "working"
         self._changed = now
@@ -203,8 +208,12 @@ class Membership:
         return [Release(node.name) for node in free]
 
     def _drop_silent(self, now: float) -> None:
-        for name in [n.name for n in self.nodes.values() if now - n.seen > 2 * self.rules.heartbeat_s]:
+        for name in [n.name for n in self.nodes.values() if now - n.seen > self._silence(n)]:
             self.gone(name, now)
+
+    def _silence(self, node: Node) -> float:
+        """How long it may be silent before it is lost."""
+        return 2 * self.rules.heartbeat_s + (self.rules.return_s if node.returning else 0.0)
 
     def _watch(self, now: float) -> None:
         members = [self.nodes[name] for name in self.members if name in self.nodes]

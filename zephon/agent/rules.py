@@ -18,6 +18,8 @@ class Rules:
         allowed: whether a number of nodes divides the work.
         budget: crashes without a new checkpoint that are forgiven.
         heartbeat_s: a node silent for two of these is lost.
+        return_s: how much longer a new coordinator waits for the nodes that worked under the one before it: they notice its
+            death, names are cached for half a minute, and an attempt to connect that nobody answers takes 5 s.
         drain_s: how long workers may take to finish their step and save.
         window_s: how long to wait for a further node when more may come.
         rendezvous_s: how long the first generation waits for the target size.
@@ -29,6 +31,7 @@ class Rules:
     allowed: Callable[[int], bool]
     budget: int = 3
     heartbeat_s: float = 5.0
+    return_s: float = 45.0
     drain_s: float = 60.0
     window_s: float = 1.0
     rendezvous_s: float = 60.0

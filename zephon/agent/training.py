@@ -81,11 +81,12 @@ class Training:
         self.membership = Membership(
             rules, target=target, expected=expected, generation=known.generation if known else 0, now=now
         )
+        self._stop = read_stop(rundir, attempt)
         if known is not None and known.attempt == attempt:
-            self.membership.adopt(known.nodes, now)
+            stopped = self._stop is not None and self._stop.time > known.time  # then they have ended, or will soon
+            self.membership.adopt(known.nodes, now, returning=not stopped)
         self.resizes = Resizes()
         self.last_resize: Mapping[str, Any] | None = None
-        self._stop = read_stop(rundir, attempt)
         self._watched: tuple[int, int | None] = (-1, None)
         self._watched_since, self._first_step = now, True
 
