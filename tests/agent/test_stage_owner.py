@@ -124,3 +124,18 @@ def test_a_new_coordinator_goes_on_with_the_owner_that_it_finds_noted() -> None:
     assert clock.owner.holds("n-0", 7)
     clock.decide("n-1")
     assert isinstance(clock.decide("n-1", after=11.0)[-1], Fail), "the losses that were noted count"
+
+
+def test_a_new_coordinator_waits_longer_for_the_owner_of_the_one_before_it_until_that_has_found_it() -> None:
+    clock = Clock(token=7, node="n-0")
+    assert clock.decide("n-1") == []
+    assert clock.decide("n-1", after=54.0) == [], "the name of the coordinator may have led to the old address until now"
+    assert clock.decide("n-0", after=0.5) == []
+    assert clock.decide("n-1") == []
+    assert clock.decide("n-1", after=10.1) == [CountLoss(1), Give("n-1", 8, lost="n-0")]
+
+
+def test_an_owner_that_died_with_the_coordinator_is_followed_by_another() -> None:
+    clock = Clock(token=7, node="n-0")
+    clock.decide("n-1")
+    assert clock.decide("n-1", after=55.1) == [CountLoss(1), Give("n-1", 8, lost="n-0")]

@@ -208,12 +208,8 @@ class Membership:
         return [Release(node.name) for node in free]
 
     def _drop_silent(self, now: float) -> None:
-        for name in [n.name for n in self.nodes.values() if now - n.seen > self._silence(n)]:
+        for name in [n.name for n in self.nodes.values() if now - n.seen > self.rules.silence(returning=n.returning)]:
             self.gone(name, now)
-
-    def _silence(self, node: Node) -> float:
-        """How long it may be silent before it is lost."""
-        return 2 * self.rules.heartbeat_s + (self.rules.return_s if node.returning else 0.0)
 
     def _watch(self, now: float) -> None:
         members = [self.nodes[name] for name in self.members if name in self.nodes]

@@ -37,6 +37,10 @@ class Rules:
     rendezvous_s: float = 60.0
     join_timeout_s: float = 300.0
 
+    def silence(self, *, returning: bool) -> float:
+        """How long a node may be silent before it is lost; ``returning``: it has not found this new coordinator yet."""
+        return 2 * self.heartbeat_s + (self.return_s if returning else 0.0)
+
 
 def rules_of(spec: RunSpec) -> Rules:
     """The membership rules of one experiment."""

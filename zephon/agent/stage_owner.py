@@ -12,6 +12,7 @@ restarts of the coordinator: a node with an older token may not write the stage'
     ordered    wait            PutBack: it was about to leave when the order came, so nothing had begun
     running    wait            away
     away       running         after two heartbeats lost, and counted unless it had announced that it leaves; too many: Fail
+                               (a new coordinator waits longer for the one that it finds noted)
     lost       running         as free
 """
 
@@ -74,6 +75,7 @@ class StageOwner:
         self.state: State = "running" if node else "free"
         self._before: StageState = "waiting"
         self._leaving = False
+        self._returning = bool(node)  # it has not found this coordinator yet
         self._away_since = now
         self._unattended_since = now
 
@@ -96,7 +98,7 @@ class StageOwner:
 
     def release(self) -> None:
         """The owner's process has ended, or is not needed any more."""
-        self.node, self.state, self._leaving = "", "free", False
+        self.node, self.state, self._leaving, self._returning = "", "free", False, False
 
     def end(self) -> None:
         """The stage has ended: losses are counted anew."""
@@ -114,7 +116,7 @@ class StageOwner:
         if self.node and self.node in there:
             if self.state in ("away", "lost"):
                 self.state = "running"
-            self._unattended_since = now
+            self._unattended_since, self._returning = now, False
             return []
         if self.state == "ordered":
             self.release()
@@ -123,7 +125,7 @@ class StageOwner:
             self.state, self._away_since = "away", now
         actions: list[Action] = []
         if self.state == "away":
-            if now - self._away_since < 2 * self.rules.heartbeat_s:
+            if now - self._away_since < self.rules.silence(returning=self._returning):
                 return []
             actions = self._lose(stage)
         return actions if actions and isinstance(actions[-1], Fail) else [*actions, *self._give(stage, stands, free, now)]
@@ -146,5 +148,5 @@ class StageOwner:
             waited = now - self._unattended_since
             return [Fail(f"no node came for stage {stage}", begun=False)] if waited > self.rules.join_timeout_s else []
         lost, self.node, self.token = self.node, node, self.token + 1
-        self.state, self._before, self._leaving = "ordered", stands, False
+        self.state, self._before, self._leaving, self._returning = "ordered", stands, False, False
         return [Give(node, self.token, lost)]
