@@ -1,4 +1,4 @@
-"""Exit statuses: what every process of a run tells its parent, its node and the cluster when it ends.
+"""How processes end: the exit statuses of every process of a run, and that none outlives its parent.
 
 worker         0, 65, 75, 143; anything else is a crash
 agent          0, 1, 65, 70, 143
@@ -10,6 +10,9 @@ zephon VERB    0, 1, 2, 65, 130, 143
 from __future__ import annotations
 
 import enum
+import os
+import signal
+import sys
 from typing import Literal
 
 
@@ -61,3 +64,20 @@ def outcome_of(status: int) -> Literal["done", "stopped", "failed"]:
     if status == Exit.DONE:
         return "done"
     return "stopped" if status == Exit.LEFT else "failed"
+
+
+def die_with_parent(parent: int, sig: signal.Signals = signal.SIGKILL) -> None:
+    """Asks the kernel to signal this process when the thread of ``parent``, its parent's pid, that started it ends.
+
+    On Linux only; elsewhere it does nothing.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes  # loaded by those who start processes, not by every command
+
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(sig), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the request took effect
+        os._exit(128 + int(sig))
+
+
+_PR_SET_PDEATHSIG = 1

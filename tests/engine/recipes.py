@@ -64,3 +64,25 @@ def kills_once(document: dict[str, Any]) -> dict[str, Any]:
 def slow(document: dict[str, Any]) -> dict[str, Any]:
     time.sleep(0.002)
     return document
+
+
+class OnlyThere:
+    """Unpickles in the process that made it and nowhere else."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_there, (os.getpid(),))
+
+
+def _there(pid: int) -> OnlyThere:
+    if pid != os.getpid():
+        raise LookupError("only there")
+    return OnlyThere()
+
+
+def only_there(document: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "other": OnlyThere()}
+
+
+def documents(**options: Any) -> Pipeline:
+    """Documents as they are, with an object that no other process can read."""
+    return Pipeline(source()).options(max_workers=2, **options).map_transform(only_there).batch(2)

@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from tests.engine.parts import until
-from tests.engine.recipes import fails, kills, kills_once, small, upper
+from tests.engine.recipes import documents, fails, kills, kills_once, small, upper
 from tests.laws import Job, assert_restarts, assert_same_data, reference
 from zephon.engine.isolated import Isolated
-from zephon.errors import ConfigError, WorkerDied
+from zephon.errors import ConfigError, DataError, WorkerDied
 
 MODES: list[dict[str, Any]] = [{"runner": "process"}, {"isolated": True}, {"runner": "process", "isolated": True}]
 
@@ -89,6 +89,25 @@ def test_a_killed_engine_is_an_error_in_bounded_time() -> None:
     with pytest.raises(WorkerDied, match="killed by signal 9"):
         collections.deque(batches, maxlen=0)
     assert time.monotonic() - begun < 20  # seconds on a busy machine; a fraction of one by itself
+    assert children() == []
+
+
+@pytest.mark.parametrize("mode", MODES[:2], ids=str)
+def test_a_result_that_cannot_be_read_here_is_an_error_in_bounded_time(mode: dict[str, Any]) -> None:
+    begun = time.monotonic()
+    with pytest.raises(DataError, match="cannot be read here: LookupError: only there"):
+        next(iter(documents(**mode)))
+    assert time.monotonic() - begun < 20
+    assert until(lambda: children() == [])
+
+
+def test_a_worker_that_cannot_be_replaced_is_an_error_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = iter(small(function=kills, runner="process", max_workers=1))
+    monkeypatch.setattr(sys, "executable", "/no/python/here")
+    begun = time.monotonic()
+    with pytest.raises(FileNotFoundError, match="no/python/here"):
+        collections.deque(batches, maxlen=0)
+    assert time.monotonic() - begun < 20
     assert children() == []
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import dataclasses
 import gc
 import importlib
@@ -33,16 +32,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent: int, sig: signal.Signals = signal.SIGKILL) -> None:
-    """Asks the kernel to signal this process when ``parent`` (its present parent's pid) ends; Linux only, else nothing."""
-    if not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(sig), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the request took effect
-        os._exit(128 + int(sig))
+from zephon.exits import die_with_parent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,7 +148,7 @@ class ForkServer:
 def preload(modules: Sequence[str]) -> None:
     """Imports modules, with ``package.*`` all below a package but ``__main__``; then freezes what exists for cheap forks.
 
-    What cannot be imported (an optional back end) is left out: the worker that needs it will say so better.
+    What cannot be imported (an optional back end) is skipped: the worker that needs it will name it.
     The native libraries read their thread counts once, when they are loaded: one thread per process unless the user has
     said otherwise, since several ranks share a machine and a spinning pool of each would slow all of them down.
     """
@@ -255,8 +245,8 @@ def _become(message: dict[str, Any], server: int, close: Sequence[socket.socket]
         for sig in (signal.SIGCHLD, *_HELD):
             signal.signal(sig, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
-        for each in close:
-            each.close()
+        for connection in close:
+            connection.close()
         if message["session"]:
             os.setsid()
         else:

@@ -1,8 +1,8 @@
 """The whole engine in one child process, so that the training loop's own Python does not compete with it.
 
-The child runs the same engine and hands finished batches over through shared memory, as many at a time as are ready: each
-handing over interrupts what the child's threads do. The parent grants a slot for each group, and grants it again when the
-group has been taken out. States travel with the batches.
+The child runs the same engine and sends finished batches through shared memory, as many at a time as are ready, because
+each message interrupts the child's threads. The parent grants a slot for each group of batches, and grants it again when it
+has copied the group out. States travel with the batches.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-import pickle
 import time
 import weakref
 from collections.abc import Iterator
@@ -19,8 +18,8 @@ from typing import NamedTuple
 from zephon.batch import SampleBatch
 from zephon.engine.meters import Meters
 from zephon.engine.runners.child import Child, pack
-from zephon.engine.runners.processes import portable
-from zephon.engine.runners.transport import Channel, Closed
+from zephon.engine.runners.processes import portable, unreadable_result
+from zephon.engine.runners.transport import Channel, Closed, Unreadable
 from zephon.engine.running import Engine, Running
 from zephon.errors import WorkerDied
 
@@ -29,7 +28,7 @@ _SLOTS = 2  # one group on its way and one being made
 
 
 class _Spent(NamedTuple):
-    """The child's meters, without its own loop: that waits for batches all the time, and only the parent's waiting counts."""
+    """The child's meters, but for the waiting of its loop: only the parent's waiting for batches counts."""
 
     documents: collections.Counter[str]
     bytes: collections.Counter[str]
@@ -126,8 +125,11 @@ class Isolated(Iterator[SampleBatch]):
             group, slot = self._child.channel.receive()
             if not group.ended:
                 self._child.channel.send(slot)
-        except (Closed, EOFError, pickle.UnpicklingError):
+        except Closed:
             self._died()
+        except Unreadable as error:
+            self.close()
+            raise unreadable_result("isolated=True", error) from error
         except BaseException:
             self.close()
             raise

@@ -1,13 +1,12 @@
-"""A child process that ends with its parent: started afresh (never forked), it gets its task over a socket.
+"""A child process that ends with its parent: a new interpreter, never a fork, that gets its task over a socket.
 
-It has a session of its own, so that a signal to the training process's group does not take it away before the last
-state is saved; it ends when its parent closes the socket, and when the parent ends in whatever way.
+It has a session of its own: a signal to the training process's group would else end it before the last state is saved.
+It ends when its parent closes the socket or ends, even by SIGKILL.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import pickle
@@ -20,11 +19,11 @@ from typing import Protocol
 
 from zephon.engine.runners.transport import Channel, Closed, make_slots
 from zephon.errors import ConfigError
+from zephon.exits import die_with_parent
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from zephon.engine.runners.child import main; main(sys.argv[2])"
 )
-_PR_SET_PDEATHSIG = 1
 
 
 class Task(Protocol):
@@ -80,7 +79,7 @@ def pack(task: Task, option: str) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"{option} cannot hand this pipeline to another process: {error}",
-            follows="a function would have to be guessed there",
+            follows="that process could not find the function",
             remedy="use functions defined at the top of a module instead of lambdas and closures, or runner='threads'",
         ) from error
     main: dict[str, object] = {}
@@ -97,9 +96,7 @@ def main(arguments: str) -> None:
     parent, die_with_thread, connection, watched, *slots = json.loads(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if die_with_thread:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(0)
+        die_with_parent(parent)
     threading.Thread(target=_end_with, args=(watched,), daemon=True).start()
     channel = Channel(socket.socket(fileno=connection), slots)
     prepared, data = pickle.loads(channel.receive()[0])

@@ -1,7 +1,7 @@
 """The process runner: child processes read chunks and run the stages, for transforms that hold the interpreter lock.
 
 Each child has a thread here that keeps two groups of chunks under way in it. A chunk is a function of its position alone,
-so the next child does a group that was lost with its child again; the second loss ends the run with the chunks' addresses.
+so when a child dies another one does its groups again; the second death on a group ends the run with its chunks' addresses.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from concurrent.futures import Future
 from zephon.engine.program import ChunkGroup, ChunkResult, Program
 from zephon.engine.runners.base import Pending
 from zephon.engine.runners.child import Child, pack
-from zephon.engine.runners.transport import Channel, Closed
-from zephon.errors import WorkerDied
+from zephon.engine.runners.transport import Channel, Closed, Unreadable
+from zephon.errors import DataError, WorkerDied
 
 Results = list[ChunkResult | Exception]
 _DEPTH = 2
@@ -57,33 +57,64 @@ class _Shared:
         self.jobs: collections.deque[_Job] = collections.deque()
         self.changed = threading.Condition()
         self.closed = False
+        self.error: BaseException | None = None  # what ended a thread here: no job is done after it
         self.children: list[Child | None] = []
         self.owner = os.getpid()
 
     def serve(self, index: int) -> None:
-        under_way: dict[int, _Job] = {}
-        while True:
-            job = self._take(wait=not under_way) if len(under_way) < _DEPTH else None
-            if self.closed:
+        """The thread of one child."""
+        under_way: dict[int, _Job] = {}  # by slot
+        try:
+            while not self.closed:
+                self._exchange(index, under_way)
+        except BaseException as error:  # noqa: BLE001 - raised where results are asked for: nobody would give them any more
+            self._fail(error, under_way)
+
+    def _exchange(self, index: int, under_way: dict[int, _Job]) -> None:
+        """Sends the child a job, or receives a result when it has enough of them."""
+        job = self._take(wait=not under_way) if len(under_way) < _DEPTH else None
+        if self.closed:
+            return
+        child = self.children[index]
+        try:
+            if child is None:
+                raise Closed
+            if job is not None:
+                slot = next(i for i in range(_DEPTH) if i not in under_way)
+                under_way[slot] = job
+                child.channel.send((job.group, slot))
                 return
-            child = self.children[index]
-            try:
-                if child is None:
-                    raise Closed
-                if job is not None:
-                    slot = next(i for i in range(_DEPTH) if i not in under_way)
-                    under_way[slot] = job
-                    child.channel.send((job.group, slot))
-                else:
-                    results, slot = child.channel.receive()
-                    done = under_way.pop(slot).future
-                    if isinstance(results, Exception):
-                        done.set_exception(results)
-                    else:
-                        done.set_result(results)
-            except Closed:
-                self._replace(index, under_way)
-                under_way = {}
+            results, slot = child.channel.receive()
+            future = under_way.pop(slot).future
+            if isinstance(results, Exception):
+                future.set_exception(results)
+            else:
+                future.set_result(results)
+        except Unreadable as error:
+            job = under_way.pop(error.slot)
+            unreadable = unreadable_result("runner='process'", error)
+            unreadable.add_note(f"in {self._place(job.group)}")
+            job.future.set_exception(unreadable)
+        except Closed:
+            self._replace(index, under_way)
+
+    def add(self, job: _Job) -> None:
+        with self.changed:
+            if self.error is None:
+                self.jobs.append(job)
+                self.changed.notify()
+                return
+        job.future.set_exception(self.error)
+
+    def _fail(self, error: BaseException, under_way: dict[int, _Job]) -> None:
+        """Ends all jobs that would wait for this thread."""
+        with self.changed:
+            self.error = error
+            jobs = [*under_way.values(), *self.jobs]
+            self.jobs.clear()
+        for job in jobs:
+            if not job.future.done():
+                job.future.set_exception(error)
 
     def _take(self, *, wait: bool) -> _Job | None:
         with self.changed:
@@ -92,7 +123,7 @@ class _Shared:
             return self.jobs.popleft() if self.jobs and not self.closed else None
 
     def _replace(self, index: int, lost: dict[int, _Job]) -> None:
-        """Starts another child for a dead one; its chunks are done again, once."""
+        """Starts another child for a dead one. Its jobs are done again, once."""
         with self.changed:
             if self.closed:
                 return
@@ -108,6 +139,7 @@ class _Shared:
             else:
                 with self.changed:
                     self.jobs.appendleft(job)
+        lost.clear()
         fresh = Child(self.task, _DEPTH)
         with self.changed:
             if not self.closed:
@@ -115,8 +147,8 @@ class _Shared:
                 return
         fresh.close()
 
-    def _died(self, job: _Job, status: int | None) -> WorkerDied:
-        lane, first, quarantined = job.group
+    def _place(self, group: ChunkGroup) -> str:
+        lane, first, quarantined = group
         chunks = [self.program.plan.chunk(lane, first + i) for i, ids in enumerate(quarantined) if ids is not None]
         shards = dict.fromkeys(
             f"shard {dataset.shards[part.shard]!r} of dataset {dataset.name!r}, {part.start} to {part.stop}"
@@ -126,9 +158,11 @@ class _Shared:
             for part in chunk.ranges
         )
         listed = "; ".join(list(shards)[:6])
+        return f"the chunks at positions {first} to {first + len(quarantined) - 1} of lane {lane}: {listed}"
+
+    def _died(self, job: _Job, status: int | None) -> WorkerDied:
         return WorkerDied(
-            f"two worker processes died one after the other (last exit status {status}) on the chunks at positions {first} to "
-            f"{first + len(quarantined) - 1} of lane {lane}: {listed}",
+            f"two worker processes died one after the other (last exit status {status}) on {self._place(job.group)}",
             follows="their documents would be missing",
             remedy="run with runner='inline' to see which document kills it, or give the workers more memory",
         )
@@ -155,9 +189,7 @@ class ProcessRunner:
 
     def submit(self, item: ChunkGroup) -> Pending[Results]:
         job = _Job(item)
-        with self._shared.changed:
-            self._shared.jobs.append(job)
-            self._shared.changed.notify()
+        self._shared.add(job)
         return job.future
 
     def close(self) -> None:
@@ -180,6 +212,16 @@ def _end(shared: _Shared, threads: list[threading.Thread]) -> None:
     for last in shared.children:
         if last is not None:
             last.close()
+
+
+def unreadable_result(option: str, error: Unreadable) -> DataError:
+    """The error that a child's message cannot be unpickled here."""
+    cause = error.__cause__
+    return DataError(
+        f"with {option} a result of the child process cannot be read here: {type(cause).__name__}: {cause}",
+        follows="its documents would be missing",
+        remedy="let your functions return plain values (numbers, text, arrays, lists, dicts), or use runner='threads'",
+    )
 
 
 def portable(error: Exception) -> Exception:

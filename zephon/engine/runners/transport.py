@@ -29,6 +29,18 @@ class Closed(Exception):
     """The other side has ended or hung up."""
 
 
+class Unreadable(Exception):
+    """A message has arrived, whole, but cannot be unpickled here.
+
+    Args:
+        slot: the slot of the message.
+    """
+
+    def __init__(self, slot: int) -> None:
+        super().__init__(slot)
+        self.slot = slot
+
+
 def make_slots(count: int) -> list[int]:
     """Descriptors of anonymous memory files."""
     return [os.memfd_create(f"zephon-slot-{i}", os.MFD_CLOEXEC) for i in range(count)]
@@ -67,16 +79,19 @@ class Channel:
         self._send(data, slot, total, sizes)
 
     def receive(self) -> tuple[Any, int]:
-        """The next object and the slot it used (-1 for none). Raises Closed."""
+        """The next object and the slot it used (-1 for none). Raises Closed, or Unreadable; the channel then goes on."""
         length, slot, total, count = _HEAD.unpack(self._exactly(_HEAD.size))
         sizes = struct.unpack(f"<{count}Q", self._exactly(8 * count))
         data = self._exactly(length)
-        if not count:
-            return pickle.loads(data), slot
-        block = np.empty(total, np.uint8).data  # ours alone: the slot may be written again at once
-        _read(self.slots[slot], block)
-        buffers = [block[at : at + size] for at, size in zip(_places(sizes)[0], sizes, strict=True)]
-        return pickle.loads(data, buffers=buffers), slot
+        buffers: list[memoryview] = []
+        if count:
+            block = np.empty(total, np.uint8).data  # ours alone: the slot may be written again at once
+            _read(self.slots[slot], block)
+            buffers = [block[at : at + size] for at, size in zip(_places(sizes)[0], sizes, strict=True)]
+        try:
+            return pickle.loads(data, buffers=buffers), slot
+        except Exception as error:
+            raise Unreadable(slot) from error
 
     def hang_up(self) -> None:
         """Wakes the threads that wait on either end."""
