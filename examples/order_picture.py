@@ -83,7 +83,7 @@ def datasets() -> Iterator[str]:
 def order(lanes: list[list[tuple[str, int]]]) -> Iterator[str]:
     y = TOPS["plan"]
     yield label(12, y + 17, "the plan's order,")
-    yield label(12, y + 34, "dealt to lanes")
+    yield label(12, y + 34, "assigned to lanes")
     for position in range(CHUNKS):
         x = LEFT + position * 80
         for lane in range(LANES):
@@ -150,9 +150,7 @@ def picture() -> str:
         *datasets(),
         *order(lanes),
         *lane_rows(lanes, taken),
-        label(
-            LEFT, TOPS["lanes"] - 20, f"a red line is a sentinel, every {FLUSH} chunks: buffers are empty behind it", size=12
-        ),
+        label(LEFT, TOPS["lanes"] - 20, f"a red line is a sentinel, every {FLUSH} chunks: buffers are empty after it", size=12),
         *ranks(),
         "</svg>",
     ]

@@ -56,7 +56,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'zephon' has no attribute {name!r}")
     value: object = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value  # the next look finds it without this function
+    globals()[name] = value  # the next access does not come here
     return value
 
 

@@ -7,7 +7,7 @@
                   tokens           tokens delivered so far, by dataset
                   and where in use: the carry-over by group, documents in quarantine, skipped steps, skip rules
 
-A cursor holds no token, no buffer and no history: replay from the sentinel makes again what the accumulators held.
+A cursor holds no token, no buffer and no history: replay from the sentinel rebuilds what the accumulators held.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class QuarantinedId(NamedTuple):
 class Cursor(NamedTuple):
     """Where a lane is.
 
-    Beside the five numbers of the module's text, and only where they are in use:
+    The module's text explains the first five. The others are empty where they are not in use:
 
     Args:
         carried_by_group: (chunks, tokens) carried over by each group, where packing keeps groups apart; ``carried_chunks``
@@ -72,7 +72,7 @@ class Cursor(NamedTuple):
     skip_rules: tuple[SkipRule, ...] = ()
 
     def encode(self) -> bytes:
-        """Variable-length integers: 7 bits a byte, least significant first. What is not in use takes no place."""
+        """Variable-length integers: 7 bits a byte, least significant first. What is not in use takes no byte."""
         numbers = [self.position, self.carried_chunks, self.carried_tokens, self.delivered, len(self.tokens), *self.tokens]
         begin = self.position - self.carried_chunks
         sections = (
@@ -174,7 +174,7 @@ def _varint(number: int) -> bytes:
 
 
 class RankState(NamedTuple):
-    """A rank's state after one batch: cheap to carry along, encoded only when somebody asks.
+    """A rank's state after one batch: cheap to carry along, encoded only when it is saved.
 
     Args:
         step: the optimizer step that comes next, or is under way when ``microbatch`` is not 0.
@@ -215,11 +215,11 @@ def differences(then: Mapping[str, object], now: Mapping[str, object]) -> list[t
 
 def refuse_other_stream(then: Mapping[str, object], now: Mapping[str, object]) -> None:
     """Raises StateError naming every field that differs, with both values."""
-    found = differences(then, json.loads(canonical(now)))
-    if not found:
+    different = differences(then, json.loads(canonical(now)))
+    if not different:
         return
-    listed = "; ".join(f"{name}: saved {old!r}, now {new!r}" for name, old, new in found[:6])
-    more = f"; and {len(found) - 6} more" if len(found) > 6 else ""
+    listed = "; ".join(f"{name}: saved {old!r}, now {new!r}" for name, old, new in different[:6])
+    more = f"; and {len(different) - 6} more" if len(different) > 6 else ""
     raise StateError(
         f"this state belongs to another stream: {listed}{more}",
         follows="the data after it would not be that of the run it was saved in",
@@ -257,7 +257,7 @@ def merge_states(states: Iterable[SavedState]) -> Json:
             if lanes.setdefault(int(lane), cursor) != cursor:
                 raise StateError(
                     f"lane {lane} is in two states with different cursors",
-                    follows="it is unknown which is right",
+                    follows="nobody could tell which of them is right",
                     remedy="use states of one checkpoint only",
                 )
     return {**first, "lanes": lanes}
@@ -270,9 +270,9 @@ def refuse_different_skips(lanes: Mapping[int, bytes]) -> None:
         cursor = Cursor.decode(data, lane=lane)
         lane_of.setdefault((cursor.skipped_steps, tuple(rule.documents for rule in cursor.skip_rules)), lane)
     if len(lane_of) > 1:
-        one, other = list(lane_of.values())[:2]
+        lane, other = list(lane_of.values())[:2]
         raise StateError(
-            f"lanes {one} and {other} have different skip rules",
+            f"lanes {lane} and {other} have different skip rules",
             follows="lanes would be at different steps of the run from then on",
             remedy="restore an earlier checkpoint and call skip() with the same arguments on every rank",
         )

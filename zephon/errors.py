@@ -119,11 +119,11 @@ _ADDRESS = "zephon_address"  # the attribute of any exception that holds it
 
 
 class ErrorAddress(NamedTuple):
-    """Which document an error is about, in numbers; the reader, the workers and the lane know the names to them.
+    """Which document an error is about, in numbers; the reader, the workers and the lane know their names.
 
     Args:
         shard, row: the document within its dataset.
-        dataset: the dataset's index in the source; None where it is that of the chunk in hand.
+        dataset: the dataset's index in the source; None for that of the chunk being read.
         kind: what is wrong without the place, so that documents with one fault are counted together; "" where unknown.
     """
 
@@ -134,12 +134,12 @@ class ErrorAddress(NamedTuple):
 
 
 def address_error(error: BaseException, address: ErrorAddress) -> None:
-    """Says which document an error, also one of the user's own code, is about."""
+    """Notes on an error, which may come from the user's own code, the document that it is about."""
     setattr(error, _ADDRESS, address)
 
 
 def address_of(error: BaseException) -> ErrorAddress | None:
-    """The document that an error is about; None where it is about none, or nobody said."""
+    """The document that an error is about; None where none was noted."""
     address: ErrorAddress | None = getattr(error, _ADDRESS, None)
     return address
 

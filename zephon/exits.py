@@ -35,7 +35,7 @@ class Exit(enum.IntEnum):
     """The coordinator has ended the job as failed: starting this agent again is no use."""
 
     DRAINED = 75
-    """The step was finished and saved, because another node joins or leaves, or a newer generation or turn has the work."""
+    """The step was finished and saved: another node joins or leaves, or another process has a newer fencing token."""
 
     INTERRUPTED = 130
     """Ctrl-C ended the command; the run goes on."""

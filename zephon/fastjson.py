@@ -1,8 +1,8 @@
 """JSON from bytes and to text: orjson where it is installed, else the standard library made equally strict.
 
 orjson has no build for free-threaded Python yet. A stream must not depend on which of the two reads it, so both give the
-same values for the same bytes and refuse the same ones: what is not UTF-8 or half a surrogate pair, NaN and numbers beyond
-what a float holds. Integers beyond 64 bits become floats in both.
+same values for the same bytes and refuse the same ones: bytes that are not UTF-8, half a surrogate pair, NaN, and numbers
+that no float holds. Integers beyond 64 bits become floats in both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 Bytes = bytes | bytearray | memoryview
 Json = dict[str, Any]
-"""A JSON object: what a configuration, a record of the run directory or a cluster's answer is before anybody has read it."""
+"""A JSON object: what a configuration, a record of the run directory or a cluster's answer is before it is checked."""
 
 
 def strict_loads(data: Bytes) -> Any:

@@ -76,7 +76,7 @@ class KeyedPermutation:
         self._half = max(1, ((n - 1).bit_length() + 1) // 2)
         self._mask = (1 << self._half) - 1
         seed = key.to_bytes(16, "little")
-        # A keyed hash that has taken the number of its round already: a copy of it costs less than a new one.
+        # Keyed hashes that hold the number of their round already: a copy costs less than a new one.
         self._rounds = [hashlib.blake2b(bytes([step]), digest_size=8, key=seed) for step in range(_ROUNDS)]
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class KeyedPermutation:
     def _encrypt(self, value: int) -> int:
         left, right = value >> self._half, value & self._mask
         for keyed in self._rounds:
-            one = keyed.copy()
-            one.update(right.to_bytes(8, "little"))
-            left, right = right, left ^ (int.from_bytes(one.digest(), "little") & self._mask)
+            digest = keyed.copy()
+            digest.update(right.to_bytes(8, "little"))
+            left, right = right, left ^ (int.from_bytes(digest.digest(), "little") & self._mask)
         return left << self._half | right

@@ -164,7 +164,7 @@ class Dropped(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DropSummary:
-    """What `SampleBatch.dropped` says: how many documents were dropped, why, and where the first of them are.
+    """An entry of `SampleBatch.dropped`: how many documents were dropped, why, and where the first of them are.
 
     Args:
         reason: op and rule, such as "map_transform: None" or "pack_flat: longer than max_length".
@@ -181,8 +181,8 @@ class DropSummary:
 class Columns:
     """The documents of one chunk.
 
-    A field is in ``fields`` as a column, or still inside ``records``, the decoded dicts, from which it is taken when a
-    stage asks for it; so that nobody pays for splitting records into columns that no stage reads.
+    A field is a column in ``fields``, or still inside ``records``, the decoded dicts. A stage takes it out when it needs it,
+    so that columns which no stage reads cost nothing.
 
     Args:
         dataset: index of the dataset.
@@ -216,7 +216,7 @@ class Columns:
 
     def dicts(self) -> Iterator[Json]:
         """Each document as one new dict."""
-        return (element(self.records, self.fields, i) for i in range(len(self)))
+        return map(self.document, range(len(self)))
 
     def take(self, rows: IntArray) -> Columns:
         return Columns(

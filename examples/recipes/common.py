@@ -13,7 +13,7 @@ VOCABULARY, LENGTH, ROWS = 258, 65, 4
 
 
 def pipeline(*, rank: int = 0, ranks: int = 1) -> Pipeline:
-    """Python's own documentation in bytes: 8 sequences a step over all ranks, dealt from 4 lanes."""
+    """Python's own documentation in bytes: 8 sequences a step over all ranks, from 4 lanes."""
     source = StaticMixtureWorkSource([Dataset.from_path("docs", "stdlib://docs")], seed=1, exhausted_policy="repeat")
     return (
         Pipeline(source)

@@ -34,7 +34,7 @@ def filled() -> Outputs:
 
 
 def seen(output: Output[Block | RowSlice]) -> tuple[list[str], int, int, list[str]]:
-    return texts(gather(output.sequences)[0]), output.base.position, output.made, [some.reason for some in output.dropped]
+    return texts(gather(output.sequences)[0]), output.base.position, output.emitted, [some.reason for some in output.dropped]
 
 
 @pytest.mark.parametrize(

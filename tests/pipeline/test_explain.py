@@ -200,7 +200,7 @@ def test_it_says_what_comes_from_where_and_what_it_costs() -> None:
         "uneven: 20 forwards where 16 hold sequences (25% more)",
         "map_transform fn=tests.ops.recipes.fails_at_sevens@",
         "on_error=quarantine",
-        "a flush sentinel every 3 chunks; wrap carries its tail across by address",
+        "a flush sentinel every 3 chunks; wrap carries its last tokens across by address",
         "268,435,456 bytes (prefetch_bytes)",
         "    shuffle: 4 elements, 384 bytes a lane",
     ):

@@ -89,7 +89,7 @@ def test_a_small_held_out_text_reaches_every_lane_and_one_that_is_too_small_is_r
     assert workers(tmp_path / "enough", 1) == [0]
     ((status, told),) = workers_with_logs(tmp_path / "little", 1)
     assert status == 65
-    assert "trainer.eval_data is not enough for one global batch: 8 sequences of 33 tokens, dealt to 4 lanes" in told
+    assert "trainer.eval_data is not enough for one global batch: 8 sequences of 33 tokens, assigned to 4 lanes" in told
 
 
 def test_an_interval_without_held_out_text_is_refused(tmp_path):

@@ -22,14 +22,14 @@ Results = list[ChunkResult | Exception]
 
 
 class ChunkQueue:
-    """Asks workers for what a lane will need next, and gives it out one chunk at a time.
+    """Has workers process the chunks that a lane needs next, and returns them one by one.
 
     Args:
         lane: its number.
         runner: where chunks are processed.
         position: of the first chunk.
         window: how many chunks may be at workers or ready.
-        wanted: the documents of the chunk at a position that are in quarantine already; None where it need not be read.
+        wanted: for a position, the documents of its chunk that are in quarantine already; None for a chunk that is not needed.
         meters: where work and waiting are counted.
     """
 
@@ -79,7 +79,7 @@ class ChunkQueue:
         return result.columns
 
     def following(self) -> Columns | None:
-        """The documents that `next` would give, where a worker has done them together with the chunk before: no waiting."""
+        """What `next` would give, where a worker did it in one group with the chunk before, so that nothing is waited for."""
         pending, place = self._pending[0] if self._pending else (None, 0)
         if pending is None or place == 0:
             return None

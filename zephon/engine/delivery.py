@@ -143,19 +143,19 @@ class Delivery:
         """By reason, with the first addresses."""
         if not dropped:
             return ()
-        found: dict[str, tuple[int, tuple[Address, ...]]] = {}
-        for some in dropped:
-            count, addresses = found.get(some.reason, (0, ()))
+        by_reason: dict[str, tuple[int, tuple[Address, ...]]] = {}
+        for part in dropped:
+            count, addresses = by_reason.get(part.reason, (0, ()))
             if self.sources:
-                named = zip(some.dataset[:8].tolist(), some.shard[:8].tolist(), some.row[:8].tolist(), strict=True)
+                named = zip(part.dataset[:8].tolist(), part.shard[:8].tolist(), part.row[:8].tolist(), strict=True)
                 addresses = (*addresses, *(self.sources[d].address(s, r) for d, s, r in named if d >= 0))[:8]
-            found[some.reason] = (count + len(some.row), addresses)
-        return tuple(DropSummary(reason, count, addresses) for reason, (count, addresses) in found.items())
+            by_reason[part.reason] = (count + len(part), addresses)
+        return tuple(DropSummary(reason, count, addresses) for reason, (count, addresses) in by_reason.items())
 
 
 @functools.lru_cache(maxsize=1024)
 def _numbered(first: int, count: int) -> IntArray:
-    """The same numbers come again at each step, so that nobody may change them."""
+    """Read-only, because each step shares the same numbers."""
     numbers = np.arange(first, first + count)
     numbers.flags.writeable = False
     return numbers

@@ -45,20 +45,20 @@ class Exclusions:
         """Documents of the chunk at this position that were in quarantine when the cursor was taken."""
         return tuple((document.range, document.row) for document in self._before.get(position, ()))
 
-    def apply(self, columns: Columns, position: int, made: int | None) -> Columns:
+    def apply(self, columns: Columns, position: int, emitted: int | None) -> Columns:
         """A chunk's documents without those that a rule skips; those that went into quarantine are noted.
 
         Args:
             position: of the chunk.
-            made: sequences made since the last sentinel; None while only a carry-over is rebuilt.
+            emitted: sequences emitted since the last sentinel; None while only a carry-over is rebuilt.
 
         Raises:
             DataError: a document that has been delivered fails now, or more have failed than the budget allows.
         """
         if columns.quarantined:
-            self._note_quarantined(columns, position, made)
+            self._note_quarantined(columns, position, emitted)
         if self._rules:
-            columns = self._skip(columns, position, made)
+            columns = self._skip(columns, position, emitted)
         return columns
 
     def begin(self, position: int, replayed: Callable[[int], bool]) -> None:
@@ -75,10 +75,10 @@ class Exclusions:
         """The cursor with what is excluded."""
         return cursor._replace(quarantined=self._quarantined, quarantined_ids=self._ids, skip_rules=self._rules)
 
-    def _note_quarantined(self, columns: Columns, position: int, made: int | None) -> None:
+    def _note_quarantined(self, columns: Columns, position: int, emitted: int | None) -> None:
         documents = [QuarantinedId(position, *document) for document in columns.quarantined]
         new = [document for document in documents if document not in self._before.get(position, ())]
-        if new and (made is None or made < self._delivered):
+        if new and (emitted is None or emitted < self._delivered):
             chunk = self._program.plan.chunk(self._lane, position)
             assert chunk is not None
             address = self._program.datasets[columns.dataset].address(chunk.ranges[new[0].range].shard, new[0].row)
@@ -92,9 +92,9 @@ class Exclusions:
         if self._quarantined > self._program.quarantine.budget:
             raise budget_exceeded(self._program.quarantine.budget)
 
-    def _skip(self, columns: Columns, position: int, made: int | None) -> Columns:
-        if made is not None:
-            self._rules = tuple(self._in_force(rule, position, made) for rule in self._rules)
+    def _skip(self, columns: Columns, position: int, emitted: int | None) -> Columns:
+        if emitted is not None:
+            self._rules = tuple(self._in_force(rule, position, emitted) for rule in self._rules)
         keep = np.ones(len(columns), bool)
         for rule in self._rules:
             if rule.after == 0 and rule.position <= position:
@@ -103,9 +103,9 @@ class Exclusions:
                         keep &= (columns.shard != shard) | (columns.row != row)
         return columns.keep(np.flatnonzero(keep), "skip: document")
 
-    def _in_force(self, rule: SkipRule, position: int, made: int) -> SkipRule:
-        """Turns "after so many sequences of that interval" into "from this chunk on", when that many have been made."""
+    def _in_force(self, rule: SkipRule, position: int, emitted: int) -> SkipRule:
+        """Turns "after so many sequences of that interval" into "from this chunk on", when that many have been emitted."""
         if rule.after == 0:
             return rule
-        passed = rule.position < self._interval or made >= rule.after
+        passed = rule.position < self._interval or emitted >= rule.after
         return SkipRule(position, 0, rule.documents) if passed else rule

@@ -58,14 +58,14 @@ class Lane:
         self._exclusions = exclusions = Exclusions(lane, program, cursor)
         self._guard = NoProgressGuard(lane, program, cursor.position)
 
-        def wanted(position: int) -> QuarantinedIds | None:  # no method: a forgotten lane must go without the collector
+        def wanted(position: int) -> QuarantinedIds | None:  # no method: a lane must be freed without the garbage collector
             return exclusions.known(position) if replay.needs(position) else None
 
         self._chunks = ChunkQueue(lane, runner, replay.begin, window, wanted, meters)
         self._outputs = Outputs()
         self._sentinel = cursor._replace(delivered=0)  # the cursor at the last sentinel
         self._position = cursor.position  # of the next chunk
-        self._made = 0  # sequences since the sentinel
+        self._emitted = 0  # sequences since the sentinel
         self._delivered = cursor.delivered  # of these, before the lane began here
         self._tokens = cursor.tokens or (0,) * self._datasets
         self._skipped_steps = cursor.skipped_steps
@@ -94,13 +94,13 @@ class Lane:
         assert self._outputs.ready >= count
         if count == 0:
             return Block([], _NONE, _NONE, _NONE.reshape(0, len(self._tokens)))
-        sequences, base, made, dropped = self._outputs.take(count)
+        sequences, base, emitted, dropped = self._outputs.take(count)
         if dropped:
             self._dropped_taken += dropped
         if counted:
             self._tokens = tuple(map(operator.add, self._tokens, sequences.tokens()))
         # Built by place, not with `_replace`: this is done for every batch.
-        self.cursor = Cursor(*base[:3], made, self._tokens, *base[5:8], self._skipped_steps, base.skip_rules)
+        self.cursor = Cursor(*base[:3], emitted, self._tokens, *base[5:8], self._skipped_steps, base.skip_rules)
         return sequences
 
     def take_dropped(self) -> list[Dropped]:
@@ -113,7 +113,7 @@ class Lane:
     def dropped_to_end(self) -> list[Dropped]:
         """Runs to the lane's end and delivers nothing; documents dropped since the last call of `take_dropped`.
 
-        What fails here ends no run, since nothing is made of it: the lane then ends with what went before.
+        An error does not end the run, since nothing is delivered: the lane then ends before it.
         """
         with contextlib.suppress(Exception):
             while self.ensure(1):
@@ -136,7 +136,7 @@ class Lane:
         return True
 
     def _advance(self) -> None:
-        """Pushes the next chunk, or a run of chunks. What a cursor says is decided by the order of what happens here."""
+        """Pushes the next chunk, or a run of chunks. The order of these effects decides what a cursor says."""
         columns = self._chunks.next()
         if columns is None:
             self._flush(final=True)
@@ -144,10 +144,10 @@ class Lane:
             self._chunks.close()
             return
         self._guard.chunk(len(columns))
-        # Documents are excluded before anything sees them: so does a replay, which meets them at the same chunk.
-        run = [self._without_excluded(columns, self._position, self._made)]
+        # Documents are excluded before any op sees them, as in a replay, which meets them at the same chunk.
+        run = [self._without_excluded(columns, self._position, self._emitted)]
         self._extend(run, columns)
-        # What packing had taken before the push: afterwards nobody could say where in it a chunk of the run began.
+        # Read before the push: from the numbers after it, the start of each chunk in the run could not be computed.
         tokens_in = self._replay.tokens_in
         # Sequences made now belong to the interval that has begun: they are emitted before a new one can begin.
         self._emit(self._chain.push(concatenate(run)))
@@ -156,9 +156,9 @@ class Lane:
         self._position += len(run)
         sentinel = self._position % self._flush_every == 0
         if sentinel:
-            # Before the note: what an op before packing held is pushed to packing now, and came from chunks before here.
+            # Before the note: ops before packing now push what they held, which came from chunks before here.
             self._flush(final=False)
-        # Before the interval begins: its cursor is made from these notes, of which this one may be needed already.
+        # Before the interval begins: its cursor is made from these notes, and may need this one already.
         self._replay.note(self._position)
         if sentinel:
             self._begin_interval()
@@ -166,7 +166,7 @@ class Lane:
     def _extend(self, run: list[Block], columns: Columns) -> None:
         """Adds the chunks that may be pushed together with the first of a run: one push is less work than several.
 
-        They may where nothing happens between the two: no sentinel, nothing dropped or excluded, nothing to wait for.
+        Chunks join where nothing happens between them: no sentinel, nothing dropped or excluded, nothing to wait for.
         """
         if not self._replay.joins or columns.dropped or self._exclusions.skipping:
             return
@@ -185,9 +185,9 @@ class Lane:
             self._guard.chunk(len(following))
             run.append(block)
 
-    def _without_excluded(self, columns: Columns, position: int, made: int | None) -> Block:
+    def _without_excluded(self, columns: Columns, position: int, emitted: int | None) -> Block:
         """A chunk's documents; what stages or exclusions dropped is kept for the next output."""
-        columns = self._exclusions.apply(columns, position, made)
+        columns = self._exclusions.apply(columns, position, emitted)
         self._dropped += columns.dropped
         return of_documents(columns, self._datasets)
 
@@ -196,28 +196,28 @@ class Lane:
             self._emit(block)
 
     def _emit(self, block: Block | None) -> None:
-        """Makes sequences ready, with the cursor of the sentinel before them, but for those delivered before."""
+        """Queues sequences with the cursor of the sentinel before them; those delivered before the restart are skipped."""
         self._dropped += self._chain.take_dropped()
         if block is None or len(block) == 0:
             return
-        first = self._made
-        self._made += len(block)
+        first = self._emitted
+        self._emitted += len(block)
         dropped, self._dropped = self._dropped, []
         if first < self._delivered:
             block, dropped = block.part_of(min(len(block), self._delivered - first), len(block)), []
         if len(block):
-            self._outputs.add(Output(block, self._exclusions.noted_in(self._sentinel), self._made, dropped))
+            self._outputs.add(Output(block, self._exclusions.noted_in(self._sentinel), self._emitted, dropped))
 
     def _begin_interval(self) -> None:
         """Accumulators are empty: from here on, cursors begin at this position."""
-        self._guard.sentinel(self._position, self._made, self._replay.tokens_in)
+        self._guard.sentinel(self._position, self._emitted, self._replay.tokens_in)
         self._sentinel = sentinel = self._replay.cursor(self._position)
         self._exclusions.begin(self._position, lambda position: self._replay.reads(sentinel, position))
-        self._made = self._delivered = 0
+        self._emitted = self._delivered = 0
         self._chain.start(self._position)
 
     def _rebuild(self) -> None:
-        """Makes the carry-over again, then begins the interval. What is dropped on the way has been reported before."""
+        """Rebuilds the carry-over, then begins the interval. What is dropped on the way was reported before."""
         self._replay.rebuild(self._read_again)
         self._chain.start(self._position)
         self._chain.take_dropped()

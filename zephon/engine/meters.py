@@ -51,11 +51,11 @@ class Meters:
     last: float = 0.0
 
     def backpressure(self, seconds: float) -> None:
-        """Packing has waited so long because enough batches were ready."""
+        """Packing has waited this long because enough batches were ready."""
         self.waiting["backpressure"] += seconds
 
     def chunk(self, work: ChunkResult, waited: float) -> None:
-        """A chunk has reached its lane, which waited so long for it."""
+        """A chunk has reached its lane, which waited this long for it."""
         self.waiting["workers"] += waited
         for stage, seconds in work.seconds.items():
             self.working[stage] = self.working.get(stage, 0.0) + seconds
@@ -65,7 +65,7 @@ class Meters:
             self.bytes[name] += work.size
 
     def batch(self, batch: SampleBatch, waited: float) -> None:
-        """The training loop has received a batch, for which it waited so long."""
+        """The training loop has received a batch, for which it waited this long."""
         now = time.perf_counter()
         if self.batches == 0:
             self.first = now  # waiting for the first batch is starting, not feeding
@@ -80,8 +80,8 @@ class Meters:
         ids = batch.fields.get("input_ids")
         if batch.starts is not None and ids is not None:
             self.padding += getattr(ids, "size", 0) - real
-        for some in batch.dropped:
-            self.dropped[some.reason] += some.count
+        for summary in batch.dropped:
+            self.dropped[summary.reason] += summary.count
 
     def snapshot(self) -> Snapshot:
         return {

@@ -23,13 +23,13 @@ class Output(NamedTuple, Generic[Sequences]):
 
     Args:
         base: the cursor at the sentinel before them.
-        made: how many sequences have been made since that sentinel, with the last of these.
+        emitted: sequences emitted since that sentinel, up to the last of these.
         dropped: documents dropped before the first of them and after the sequence before it.
     """
 
     sequences: Sequences
     base: Cursor
-    made: int
+    emitted: int
     dropped: list[Dropped]
 
 
@@ -53,19 +53,20 @@ class Outputs:
         buffer = self._buffer or self._next_buffer(count)
         if buffer is None or self._at + count > len(buffer):
             return self._gathered(count)
-        first, whole = self._at, self._buffered
+        first, output = self._at, self._buffered
         self._at = last = first + count
         self.ready -= count
         remaining = len(buffer) - last
         if not remaining:
             self._buffer = None
-        return Output(RowSlice(buffer, first, last), whole.base, whole.made - remaining, whole.dropped if first == 0 else [])
+        dropped = output.dropped if first == 0 else []
+        return Output(RowSlice(buffer, first, last), output.base, output.emitted - remaining, dropped)
 
     def _next_buffer(self, count: int) -> RowBuffer | None:
         block = self._queue[0].sequences
         part = block.parts[0]
         if part.used is None or any(other.fields.keys() != part.fields.keys() for other in block.parts):
-            return None  # documents; or rows that differ, about which there is an error when they are put into one batch
+            return None  # documents; or rows whose fields differ, which is an error only where one batch holds both
         size = sum(getattr(column, "nbytes", 0) for column in part.fields.values()) // max(len(part), 1)
         self._buffered, self._at = self._cut(max(1, _BUFFER // max(size * count, 1)) * count), 0
         self._buffer = collect(self._buffered.sequences)
@@ -78,7 +79,7 @@ class Outputs:
         if count >= size:
             return output
         self._queue.appendleft(output._replace(sequences=output.sequences.part_of(count, size), dropped=[]))
-        return output._replace(sequences=output.sequences.part_of(0, count), made=output.made - (size - count))
+        return output._replace(sequences=output.sequences.part_of(0, count), emitted=output.emitted - (size - count))
 
     def _gathered(self, count: int) -> Output[Block | RowSlice]:
         blocks: list[Block] = []
@@ -96,4 +97,4 @@ class Outputs:
                 dropped += output.dropped
             missing -= len(blocks[-1])
         self.ready -= count
-        return Output(concatenate(blocks), output.base, output.made, dropped)
+        return Output(concatenate(blocks), output.base, output.emitted, dropped)

@@ -53,7 +53,8 @@ class Program:
         stages: run on workers, a chunk at a time.
         accumulators: run per lane, in order.
         flush_every: chunks between sentinels, at least 1.
-        quarantine: whose documents go into quarantine.
+        quarantine: which documents go into quarantine.
+        weights: the source's mixture in the order of the datasets, or None.
         names: of the stages, for the meters.
     """
 
@@ -86,7 +87,7 @@ class Program:
                 waiting.append(self._with_address(error, group.lane, position))
         results: list[ChunkResult | Exception] = []
         waiting.reverse()
-        while waiting:  # each is let go when it is done, so that its memory serves the next
+        while waiting:  # each is freed when it is done, so that the next can use its memory
             chunk = waiting.pop()
             if isinstance(chunk, _ReadChunk):
                 try:

@@ -78,7 +78,7 @@ class ReadAhead(Generic[T]):
             if queue.items:
                 item, size = queue.items.popleft()
                 queue.held -= size
-                # The maker is woken at half, not for every item: two threads that wake each other each time run slower.
+                # The making thread is woken when half are left: two threads that wake each other for every item run slower.
                 if len(queue.items) <= queue.count // 2:
                     queue.wake()
                 return item

@@ -1,6 +1,6 @@
 """What a stream drops after its last whole step: from a state on, each lane runs to its end, and nothing is delivered.
 
-The same at every size, because it is asked of a state between two steps, and lane by lane.
+The same at every size: the state is between two steps, and each lane runs by itself.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def dropped_at_end(engine: Engine) -> list[tuple[int, DropSummary]]:
             follows="it would be read for ever",
             remedy="ask it of a source with exhausted_policy='stop' or 'redistribute', or with stop_after_passes",
         )
-    runner, found = InlineRunner(program.work), []
+    runner, by_lane = InlineRunner(program.work), []
     for share in delivery.world.shares(delivery.rank):
         if share.first == 0:
             lane = Lane(share.lane, program, runner, engine.state.lanes[share.lane], GROUP)
-            found += [(share.lane, some) for some in delivery.drop_summaries(lane.dropped_to_end())]
-    return found
+            by_lane += [(share.lane, summary) for summary in delivery.drop_summaries(lane.dropped_to_end())]
+    return by_lane

@@ -7,8 +7,8 @@ before the sentinel they lie; a restore reads these chunks again and keeps the l
     tokens pushed   500  300  40   90            130 tokens are carried: they lie in chunks 2 and 3
     cursor at 4     carried_chunks 2, carried_tokens 130
 
-Which chunks they lie in would be unclear where an op before packing reorders. There whole flush intervals are replayed:
-the *granularity* is then the interval, else one chunk.
+Where an op before packing reorders, a token's chunk is unknown, so whole flush intervals are replayed. The *granularity* is
+the interval there, and one chunk elsewhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Origins:
         self._noted = [collections.deque([(position, 0)]) for _ in range(groups)]
 
     def note(self, position: int, tokens_in: Sequence[int], carried: Sequence[int]) -> None:
-        """At the start of the chunk at ``position`` so many tokens had been pushed to each group, and so many are held."""
+        """Notes the tokens pushed to each group before the chunk at ``position``, and those held now."""
         for noted, pushed, held in zip(self._noted, tokens_in, carried, strict=True):
             if noted[-1][1] == pushed:
                 noted.pop()  # nothing of this group since: a later start serves as well
@@ -107,11 +107,12 @@ class Replay:
         return self._packing.takes_all(block)
 
     def rebuild(self, chunk: Callable[[int], Block | None]) -> None:
-        """Makes the carry-over again from the chunks it came from.
+        """Rebuilds the carry-over from the chunks it came from.
 
         Args:
             chunk: the documents of the chunk at a position, asked for in order; None where it is not needed.
         """
+        groups = len(self._packing.carried)
         self._before.start(self.begin)
         for position in range(self.begin, self._cursor.position):
             self._take(self._before.push(chunk(position)))
@@ -121,9 +122,8 @@ class Replay:
                     self._take(block)
                 self._before.start(after)
             if after % self._granularity == 0:
-                # Until the last token has been kept, nobody knows which of these starts will not be needed.
-                self._origins.note(after, self.tokens_in, [_ALL] * len(self._packing.carried))
-        groups = len(self._packing.carried)
+                # Until `keep_last`, nobody knows which of these starts are needed: all are kept.
+                self._origins.note(after, self.tokens_in, [_ALL] * groups)
         held = [tokens for _, tokens in self._cursor.carried_by_group] or [self._cursor.carried_tokens]
         self._packing.keep_last(held if len(held) == groups else [0] * groups)  # a lane's very beginning carries nothing
         self.rebuilt = True

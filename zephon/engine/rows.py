@@ -135,8 +135,8 @@ def _documents(block: Block, places: list[tuple[int, int]]) -> dict[str, Column]
     columns: dict[str, Column] = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         values = [row.get(name) for row in rows]
-        alike = all(isinstance(v, np.ndarray) and v.ndim == 1 and v.shape == values[0].shape for v in values)  # type: ignore[union-attr]
-        columns[name] = np.stack(values) if alike else values  # type: ignore[arg-type]
+        same_shape = all(isinstance(v, np.ndarray) and v.ndim == 1 and v.shape == values[0].shape for v in values)  # type: ignore[union-attr]
+        columns[name] = np.stack(values) if same_shape else values  # type: ignore[arg-type]
     return columns
 
 

@@ -3,7 +3,7 @@
     read 5 to 9 MB of s3://data/web/a.jsonl  ->  pieces 1 and 2 (of 4 MB)  ->  <root>/<ab>/<key of file and piece>
 
 A key holds the address, the size and what the store says of the content (its tag, or the time of the last change), so that a
-shard that was written anew is another one. A piece appears whole or not at all: it is written under a name of its own and
+shard that was written again has other keys. A piece appears whole or not at all: it is written under a name of its own and
 renamed. Any process may remove pieces at any time, the oldest first; a reader that has one open keeps it, and one that comes
 too late fetches it again. Only files that this cache has made are ever removed, and local data is not cached.
 """
@@ -106,7 +106,7 @@ def cached(dataset: Dataset, options: CacheOptions) -> Dataset:
 
 
 class CachedFiles(Forwarding):
-    """What a format asks of a file system, answered from pieces on disk. Starts nothing; travels to other processes."""
+    """What a format asks of a file system, answered from pieces on disk. Starts no thread; can be pickled."""
 
     def __init__(self, fs: FileSystem, options: CacheOptions) -> None:
         self._fs, self._options = fs, options

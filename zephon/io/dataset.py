@@ -48,7 +48,7 @@ class Dataset:
             name: how mixtures, errors and reports call it.
             path: a directory, a file, a glob, or a URL of any fsspec scheme; ``stdlib://docs`` and ``stdlib://code`` are
                 built in.
-            fmt: the format, where it is not to be found out from the files.
+            fmt: the format, where the files' names do not say it.
 
         Raises:
             NotFound: nothing is there.
@@ -83,7 +83,7 @@ class Dataset:
 
     @staticmethod
     def from_dict(name: str, shards: Mapping[str, InMemoryShard]) -> Dataset:
-        """Data that is already here.
+        """Data that is already in memory.
 
         Args:
             name: how mixtures, errors and reports call it.
@@ -124,7 +124,7 @@ class Dataset:
 
     @functools.cached_property
     def listing(self) -> object:
-        """Stands for this listing: data that was listed again, and may be other data, has another."""
+        """A token of this listing: a later one, perhaps of other data, has another token."""
         return object()
 
     def shard(self, number: int) -> Shard:

@@ -1,6 +1,6 @@
-"""What was decoded of shards and neighbouring chunks will want again: a small store shared by all workers of a process.
+"""A small store of decoded parts of shards, which neighbouring chunks need again; all workers of a process share it.
 
-Who asks for something that somebody else is decoding waits for that one; nobody decodes twice at the same time.
+A thread that asks for what another one is decoding waits for it, so that nothing is decoded twice at once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Held(Generic[T]):
 
 
 def unzstd(raw: bytes) -> bytes:
-    """All frames of a file. The library's own readers end quietly where the input does.
+    """All frames of a file. The library's own readers accept a truncated file silently.
 
     Raises:
         ValueError: it is not Zstandard, or damaged.

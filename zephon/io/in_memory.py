@@ -1,5 +1,5 @@
-"""Rows that are already in memory, as a shard. Their size is that of their strings, bytes and arrays, so that chunks have about
-the same amount of text as those of a file."""
+"""Rows in memory, as a shard. Their size is that of their strings, bytes and arrays, so that chunks hold about as much text as
+those of a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zephon.types import IntArray
 
 @dataclasses.dataclass(frozen=True)
 class InMemoryShard:
-    """Rows that are already here: dicts of fields. For tests and small data."""
+    """Rows as dicts of fields, for tests and small data."""
 
     rows: Sequence[Mapping[str, Any]]
 

@@ -41,10 +41,10 @@ def list_files(url: str) -> Listing:
         listing = _list(fs, path, url)
     except OSError as error:
         if error.errno not in _LASTING:
-            raise  # NotFound, or what another try may repair
+            raise  # NotFound, or an error that another try may not meet
         raise unusable(url, str(error)[:300]) from error
     if not listing.names:
-        raise _nothing(url, "there is no file of data in it")
+        raise _nothing(url, "it holds no data file")
     return listing
 
 
@@ -102,15 +102,15 @@ def _walk(root: str) -> tuple[list[str], list[int]]:
     """Names relative to the root, sorted, and sizes of the files of data below a local directory.
 
     A listing of 100,000 local files takes half a second, where fs.find takes several: no object is made for a file, and its
-    folder's path is looked up once. A link to a folder that it lies in is not followed: all below it is there already.
+    folder's path is looked up once. A link to a folder above it is not followed: its files are listed already.
     """
     names: list[str] = []
     sizes: list[int] = []
-    folders: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]  # each with what tells those above it
+    folders: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]  # each with (device, inode) of those above
     for below, above in folders:
         try:
             folder = os.open(f"{root}/{below}", os.O_RDONLY | os.O_DIRECTORY)
-        except (FileNotFoundError, NotADirectoryError):  # it went while we looked
+        except (FileNotFoundError, NotADirectoryError):  # it was removed meanwhile
             continue
         try:
             itself = os.fstat(folder)
@@ -161,7 +161,7 @@ def _sizes_one_by_one(folder: int, names: list[str]) -> _Entries:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ELOOP):
                 raise
-            continue  # a link to nowhere or to itself, or a file that went while we looked
+            continue  # a link to nowhere or to itself, or a file that was removed meanwhile
         mode = status.st_mode
         if stat.S_ISREG(mode):
             files.append(name)

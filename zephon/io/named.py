@@ -1,4 +1,4 @@
-"""Datasets that fields of an experiment name: what they are, and what is wrong with one, said of its field."""
+"""The datasets of an experiment. An error about one of them names its field."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dataset_named(field: str, name: str, path: str, fmt: str | None) -> Dataset:
 def listings(
     datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec], *, at: str = "data.datasets"
 ) -> dict[str, Json]:
-    """``{dataset: {"files", "size", "sha256"}}``: what data files there are, and so what a run has promised to keep.
+    """``{dataset: {"files", "size", "sha256"}}``: the data files of a run, which its contract pins.
 
     The hash covers format, names and sizes, which is what a plan is made from.
 

@@ -16,11 +16,11 @@ from zephon.types import Json
 
 _MOST = 16 << 20  # bytes of scratch memory that a thread keeps
 _OPEN = 8  # files that a thread keeps open, where there are descriptors for so many
-_READ = os.O_RDONLY | os.O_NONBLOCK  # what became a pipe since it was listed is an error, not waited for
+_READ = os.O_RDONLY | os.O_NONBLOCK  # a file that has become a pipe is then an error, not a wait
 
 
 class FileSystem(Protocol):
-    """What is asked of a file system: a small part of fsspec's interface, under its names."""
+    """What the loader needs of a file system: a small part of fsspec's interface, under its names."""
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes: ...
     def open(self, path: str, mode: str = "rb") -> IO[bytes]: ...
@@ -64,8 +64,8 @@ class Forwarding:
 
 
 class Local(Forwarding):
-    """The file system of this machine, which is read directly. For all else it asks fsspec's, which is loaded only then: that
-    takes a tenth of a second, and the first batch would wait for it."""
+    """The file system of this machine, whose files are read directly. For the rest it asks fsspec, and loads it only then: that
+    takes a tenth of a second, for which the first batch would wait."""
 
     def inner(self) -> FileSystem:
         import fsspec

@@ -1,7 +1,7 @@
 """ensure_mixture: brings what a lane emits closer to the mixture, by reordering within a bounded buffer.
 
-Elements wait by dataset. Next comes always the dataset that is furthest below its share; when nothing of it is here and
-the buffer has room, nothing is emitted. All arithmetic is in whole numbers, and begins anew after each sentinel.
+Elements wait by dataset. The dataset furthest below its share is always next; while none of its elements waits and the
+buffer has room, nothing is emitted. All arithmetic is in whole numbers and starts again after each sentinel.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class EnsureMixture(AccumulatorOp):
         return own
 
     def _weights(self) -> Mapping[str, float]:
-        return getattr(self.mixture, "weights", self.mixture) or {}
+        return self.mixture or {}
 
     def check_source(self, names: Sequence[str], weights: Sequence[Fraction] | None) -> None:
         """Raises ConfigError when there is no target, or it names other datasets."""
@@ -83,7 +83,7 @@ class Balance(Counting):
     def start(self, position: int) -> None:
         self._blocks: list[Block] = []
         self._queues: list[collections.deque[tuple[int, int]]] = [collections.deque() for _ in self._weights]
-        self._given = [0] * len(self._weights)
+        self._emitted = [0] * len(self._weights)
         self._held = self._count = 0
 
     def push(self, block: Block) -> Block | None:
@@ -96,7 +96,7 @@ class Balance(Counting):
         surplus: list[int] = []
         for i, (dataset, size) in enumerate(zip(owner.tolist(), sizes.tolist(), strict=True)):
             if self._op.max_buffer_size is None:
-                (chosen if self._give_or_not(dataset, size) else surplus).append(base + i)
+                (chosen if self._within_share(dataset, size) else surplus).append(base + i)
                 continue
             self._queues[dataset].append((base + i, size))
             self._held += 1
@@ -115,27 +115,27 @@ class Balance(Counting):
 
     def _deficit(self, dataset: int) -> int:
         """How far a dataset is below its share of what was emitted, times the sum of weights."""
-        return self._weights[dataset] * sum(self._given) - self._sum * self._given[dataset]
+        return self._weights[dataset] * sum(self._emitted) - self._sum * self._emitted[dataset]
 
-    def _ready(self, room: int) -> list[int]:
-        """What can be emitted now, leaving at most ``room`` waiting."""
+    def _ready(self, most: int) -> list[int]:
+        """What can be emitted now, so that at most ``most`` elements wait."""
         out = []
         while self._held:
             order = sorted(range(len(self._weights)), key=lambda d: (-self._deficit(d), -self._weights[d], d))
             first = next(d for d in order if self._queues[d])
-            if first != order[0] and self._held <= room:
+            if first != order[0] and self._held <= most:
                 break
             index, size = self._queues[first].popleft()
-            self._given[first] += size
+            self._emitted[first] += size
             self._held -= 1
             out.append(index)
         return out
 
-    def _give_or_not(self, dataset: int, size: int) -> bool:
+    def _within_share(self, dataset: int, size: int) -> bool:
         """Without a buffer: what would bring a dataset above its share by more than one element is dropped."""
-        if sum(self._given) and self._deficit(dataset) < 0:
+        if sum(self._emitted) and self._deficit(dataset) < 0:
             return False
-        self._given[dataset] += size
+        self._emitted[dataset] += size
         return True
 
     def _take(self, chosen: list[int], *, last: bool = False) -> Block | None:
@@ -155,7 +155,7 @@ class Balance(Counting):
         return out
 
     def _warn(self) -> None:
-        tolerance, total = self._op.warn_tolerance, sum(self._given)
+        tolerance, total = self._op.warn_tolerance, sum(self._emitted)
         if tolerance is None or not total or self._warned:
             return
         worst = max(range(len(self._weights)), key=lambda d: abs(self._deficit(d)))
@@ -163,7 +163,7 @@ class Balance(Counting):
         if off > tolerance:
             self._warned = True
             warnings.warn(
-                f"lane {self._context.lane}: {self._context.names[worst]!r} has {self._given[worst] / total:.3f} of a flush "
+                f"lane {self._context.lane}: {self._context.names[worst]!r} has {self._emitted[worst] / total:.3f} of a flush "
                 f"interval instead of {self._weights[worst] / self._sum:.3f}; raise flush_every_k_chunks or lower chunk_bytes",
                 stacklevel=2,
             )

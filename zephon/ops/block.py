@@ -1,6 +1,6 @@
 """A block: elements of one lane between accumulators, by reference.
 
-Packing, shuffling and mixing decide *which* element comes where; nobody needs to move tokens for that. A block is a list
+Packing, shuffling and mixing decide *which* element comes where; no token has to move for that. A block is a list
 of parts that hold the values and two integers per element that say where it lies; the values are gathered once, when a
 batch is made:
 
@@ -94,7 +94,7 @@ class Block:
         return None
 
     def streams(self, name: str) -> list[Ragged]:
-        """A ragged field in the block's order, in as many columns as it lies in, where that saves copying."""
+        """A ragged field in the block's order, as a column for each part where that saves copying."""
         if self.entire:
             return [part.fields[name] for part in self.parts]  # type: ignore[misc]
         return [self.ragged(name)]

@@ -1,4 +1,4 @@
-"""Fields of documents: from a column where there is one, else from the records; dotted names go inward."""
+"""Fields of documents: from a column where there is one, else from the records; a dotted name reaches into nested dicts."""
 
 from __future__ import annotations
 

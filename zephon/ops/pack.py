@@ -95,14 +95,14 @@ class Pack(AccumulatorOp):
                 )
 
     def _labels(self) -> dict[str, str]:
-        """Dataset to group. Given the other way round, as lists of datasets, it is turned."""
+        """Dataset to group, also where ``groups`` maps each group to its datasets."""
         labels: dict[str, str] = {}
         for name, value in (self.groups or {}).items():
             for dataset, group in [(name, value)] if isinstance(value, str) else [(dataset, name) for dataset in value]:
                 if dataset in labels:
                     raise ConfigError(
                         f"dataset {dataset!r} is in the groups {labels[dataset]!r} and {group!r}",
-                        follows="its documents would have two places",
+                        follows="its documents would be packed in both",
                         remedy="put every dataset into exactly one group",
                     )
                 labels[dataset] = group

@@ -21,10 +21,10 @@ QuarantinedIds = Sequence[tuple[int, int]]
 
 @dataclasses.dataclass(frozen=True)
 class QuarantinePolicy:
-    """Whose documents go into quarantine, and how many may.
+    """Which documents go into quarantine, and how many may.
 
     Args:
-        datasets: by dataset, whether its documents are quarantined rather than raised about.
+        datasets: by dataset, whether its bad documents are quarantined instead of ending the run.
         ops: by stage, the op's own choice, or None to follow the dataset's.
         budget: documents a lane may put into quarantine over the whole run.
     """
@@ -112,7 +112,7 @@ def quarantine_policy(
             remedy=nearest(unknown[0], names),
         )
     own = [None if choice is None else choice == "quarantine" for choice in ops]
-    # The last stage is ours: it extracts stored token ids from the documents.
+    # The last stage is the loader's own: it extracts stored token ids from the documents.
     return QuarantinePolicy(tuple(by_dataset[name] == "quarantine" for name in names), (*own, None), budget)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from zephon.errors import DataError
 from zephon.ops.block import Block, Part, addresses_of, concatenate, identity, of_documents
 from zephon.ops.fields import extract_token_columns
-from zephon.types import Array, Column, Columns, IntArray, Json, Ragged, element
+from zephon.types import Array, Column, Columns, Json, Ragged, element
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,8 +145,3 @@ def metas(block: Block, lane: int, sources: Sequence[Any]) -> list[SampleMeta]:
         SampleMeta(sources[d].name, sources[d].shards[s], r, lane) if d >= 0 else SampleMeta(None, None, -1, lane)
         for d, s, r in zip(dataset.tolist(), shard.tolist(), row.tolist(), strict=True)
     ]
-
-
-def take_rows(block: Block, rows: list[int]) -> Block:
-    chosen: IntArray = np.array(rows, np.int64)
-    return block.take(chosen)

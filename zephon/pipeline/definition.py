@@ -195,12 +195,12 @@ class Definition:
         """``max_workers``, or else the largest ``parallelism`` of a stage; None leaves it to the machine."""
         if self.options.max_workers is not None:
             return self.options.max_workers
-        asked = [getattr(op, "parallelism", None) for op in self.graph.stages]
-        return max((number for number in asked if number is not None), default=None)
+        numbers = [getattr(op, "parallelism", None) for op in self.graph.stages]
+        return max((number for number in numbers if number is not None), default=None)
 
     @property
     def quarantine(self) -> QuarantinePolicy:
-        """Whose documents go into quarantine, by dataset and stage."""
+        """Which documents go into quarantine, by dataset and stage."""
         own = [op.on_error for op in self.graph.stages]
         return quarantine_policy(self.options.on_error, self.names, own, self.options.quarantine_budget)
 
@@ -265,7 +265,7 @@ class Definition:
     # ---- what runs
 
     def program(self) -> Program:
-        """What every lane runs, whatever the rank."""
+        """What every lane runs, the same on every rank."""
         stages, accumulators = self.graph
         plan = self.source.plan(self.world.lanes, self.counts)
         extraction = [extract_token_columns] if any(isinstance(op, (Pack, EnsureMixture)) for op in accumulators) else []

@@ -80,9 +80,11 @@ def _graph(definition: Definition) -> list[str]:
     lines += [f"    {_op_line(op)}" for op in accumulators]
     lines.append(f"    batch microbatch_size={batching.microbatch_size} drop_last={batching.drop_last}")
     lines += [f"    map_batch {batch_map.identity['function']}" for batch_map in definition.batch_maps]
-    tail = "; wrap carries its tail across by address" if any(op.carries for op in accumulators) else ""
+    carried = "; wrap carries its last tokens across by address" if any(op.carries for op in accumulators) else ""
     every = definition.flush_every
-    lines.append(f"  a flush sentinel every {every} chunks{tail}" if every else f"  no flush sentinel: no op reorders{tail}")
+    lines.append(
+        f"  a flush sentinel every {every} chunks{carried}" if every else f"  no flush sentinel: no op reorders{carried}"
+    )
     if definition.options.isolated:
         lines.append("  all of this in one child process")
     return lines

@@ -1,4 +1,4 @@
-"""Every option of a pipeline, typed, checked once. A new one must edit the list in tests/test_house.py and defend itself."""
+"""Every option of a pipeline, typed, checked once. A new one also goes into the list in tests/test_house.py, with a reason."""
 
 from __future__ import annotations
 

@@ -169,12 +169,12 @@ class Pipeline(DocumentOps, LaneOps):
     def skip(self, *, steps: range | tuple[int, int] | None = None, documents: Iterable[tuple[str, str, int]] = ()) -> Self:
         """Skips the data of a range of steps, or drops documents, from the current state on.
 
-        The instruction is part of the state: it changes only what has not been delivered, and every later resume follows
+        The rule is part of the state: it changes only what has not been delivered, and every later resume follows
         it. All ranks must be given the same one. A step range is exact. A document is dropped from every chunk that a lane
         has not consumed yet; one that already waits in a buffer of the current flush interval is still delivered.
 
         Args:
-            steps: first and end of the steps, as the run would number them without this instruction.
+            steps: first and end of the steps, as the run would number them without this call.
             documents: addresses, (dataset, shard, row); `zephon.Address` is one.
 
         Raises:

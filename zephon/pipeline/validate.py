@@ -1,7 +1,7 @@
 """Before a run: what is wrong with a pipeline.
 
-`validate` runs the ops on a small sample of each dataset; strictly, it runs it twice and names the op whose results
-differ. Nothing here changes a pipeline or moves its state.
+`validate` runs the ops on a small sample of each dataset; with ``strict`` it runs each op twice and names the one whose
+results differ. Nothing here changes a pipeline or moves its state.
 
     code               severity   meaning
     config             error      names, numbers or an order of ops that cannot work
@@ -87,8 +87,8 @@ def validate(definition: Definition, *, strict: bool = False) -> Validation:
         return Validation((_issue("config", error),))
     issues, samples = _shape(definition), []
     for index in range(len(program.datasets)):
-        found, columns = _through_stages(definition, program, index, strict=strict)
-        issues += found
+        of_dataset, columns = _through_stages(definition, program, index, strict=strict)
+        issues += of_dataset
         samples.append(columns)
     if strict and all(issue.severity != "error" for issue in issues):
         issues += _through_accumulators(program, [columns for columns in samples if columns is not None])
@@ -138,7 +138,7 @@ def _nondeterministic(name: str, where: str) -> Issue:
 
 
 def _shape(definition: Definition) -> list[Issue]:
-    """What the numbers alone say."""
+    """Issues that need no sample."""
     issues, lanes, chunk_bytes = [], definition.world.lanes, definition.chunk_bytes
     for dataset in definition.source.datasets:
         chunks = -(-dataset.size // chunk_bytes)
@@ -165,10 +165,10 @@ def _shape(definition: Definition) -> list[Issue]:
 def _through_stages(
     definition: Definition, program: Program, index: int, *, strict: bool
 ) -> tuple[list[Issue], Columns | None]:
-    """Runs the sample of one dataset through the stages, strictly each of them twice.
+    """Runs the sample of one dataset through the stages; with ``strict`` through each of them twice.
 
     Returns:
-        (issues, what comes out): None where a document ended it.
+        (issues, the documents that come out); None where an error ended it.
     """
     dataset, policy = definition.source.datasets[index], definition.quarantine
     try:
@@ -187,7 +187,7 @@ def _through_stages(
         if strict and _digest_columns(result) != _digest_columns(again):
             return [*issues, _nondeterministic(name, f"on documents of dataset {dataset.name!r}")], None
         columns = result
-    return [*issues, *_losses(dataset.name, sampled, columns)], columns
+    return [*issues, *_drop_issues(dataset.name, sampled, columns)], columns
 
 
 def _sample(definition: Definition, index: int) -> tuple[Columns, list[Issue]]:
@@ -204,13 +204,13 @@ def _sample(definition: Definition, index: int) -> tuple[Columns, list[Issue]]:
     return columns.take(np.arange(min(SAMPLE, len(columns)))), issues
 
 
-def _losses(name: str, before: int, after: Columns) -> list[Issue]:
-    lost = sum(len(some.row) for some in after.dropped)
-    reasons = ", ".join(sorted({some.reason for some in after.dropped}))
+def _drop_issues(name: str, before: int, after: Columns) -> list[Issue]:
+    dropped = sum(map(len, after.dropped))
+    reasons = ", ".join(sorted({part.reason for part in after.dropped}))
     if before and not len(after):
         return [Issue("nothing-left", "error", f"of {before} documents of dataset {name!r} none is left: {reasons}")]
-    if before and lost * 2 > before:
-        return [Issue("dropped", "warning", f"{lost} of {before} documents of dataset {name!r} are dropped: {reasons}")]
+    if before and dropped * 2 > before:
+        return [Issue("dropped", "warning", f"{dropped} of {before} documents of dataset {name!r} are dropped: {reasons}")]
     return []
 
 

@@ -85,7 +85,7 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetSpec(Spec):
-    """``on_error``: what a document does that cannot be used; None follows ``data.on_error``."""
+    """``on_error``: what happens to a document that cannot be used; None follows ``data.on_error``."""
 
     path: str = pinned()
     format: str | None = pinned(None)
@@ -344,7 +344,7 @@ def _build(wanted: Any, value: object, at: str) -> object:
             raise _wrong(at, value, f"a list of {len(args)} values")
         kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
         return tuple(_build(kind, item, f"{at}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True)))
-    if wanted is Any or origin is Literal:  # words to choose from are checked when the spec is made
+    if wanted is Any or origin is Literal:  # choices are checked when the spec is made
         return value
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

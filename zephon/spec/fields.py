@@ -1,9 +1,9 @@
 """Declared fields: a dataclass says beside each name what the value may be, and is checked once, when it is made.
 
-    algorithm: Literal["first_fit", "wrap"] = "first_fit"     one of these words
+    algorithm: Literal["first_fit", "wrap"] = "first_fit"     one of these
     max_length: Positive                                      a whole number of at least 1
     max_buffer_size: Positive | None = 1000                   the same, or None
-    fn: Callable[..., object]                                 any other annotation is for readers and type checkers alone
+    fn: Callable[..., object]                                 any other annotation is not checked
 
 The spec of an experiment, the options of a pipeline and the ops are declared in this way; `check` is their one check.
 """
@@ -37,7 +37,7 @@ SpecialTokens = Literal["bos_eos", "bos", "eos", "none", "tokenizer_default"]
 RunnerName = Literal["threads", "process", "inline"]
 LanesAllow = Literal["whole", "shared", "uneven"]
 
-_SAID = {int: "a whole number", float: "a number", str: "text", bool: "True or False"}
+_TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "True or False"}
 
 
 class Rule(NamedTuple):
@@ -45,7 +45,7 @@ class Rule(NamedTuple):
 
     Args:
         plain: int, float, str or bool where the value must be one, else None.
-        choices: the words that it may be; none where any will do.
+        choices: the values that it may have; empty where all are allowed.
         least: the smallest number.
         optional: whether it may be None.
     """
@@ -70,7 +70,7 @@ def rule_of(hint: object) -> Rule:
         least = next((mark.least for mark in marks if isinstance(mark, AtLeast)), None)
     if typing.get_origin(inner) is Literal:
         return Rule(None, typing.get_args(inner), None, optional)
-    return Rule(inner if isinstance(inner, type) and inner in _SAID else None, (), least, optional)
+    return Rule(inner if isinstance(inner, type) and inner in _TYPE_NAMES else None, (), least, optional)
 
 
 @functools.cache
@@ -104,7 +104,7 @@ def check_value(name: str, value: object, rule: Rule, owner: str = "") -> None:
         listed = ", ".join(map(repr, rule.choices))
         raise ConfigError(f"{shown} is not one of {listed}", remedy=nearest(str(value), map(str, rule.choices)))
     if rule.plain is not None and not _is(value, rule.plain):
-        raise ConfigError(f"{shown} is not {_SAID[rule.plain]}", remedy=f"give {_SAID[rule.plain]}")
+        raise ConfigError(f"{shown} is not {_TYPE_NAMES[rule.plain]}", remedy=f"give {_TYPE_NAMES[rule.plain]}")
     if rule.least is not None and typing.cast(float, value) < rule.least:
         raise ConfigError(f"{shown} is below {rule.least}", remedy=f"give at least {rule.least}")
 

@@ -85,7 +85,7 @@ class Interleaving:
 
 
 def apportion(frequencies: Sequence[Fraction], total: int) -> list[int]:
-    """Whole numbers in the ratio of the frequencies, with the given sum (largest remainders); nobody gets zero."""
+    """Whole numbers in the ratio of the frequencies, with the given sum (largest remainders); only a frequency of 0 gives 0."""
     whole = sum(frequencies)
     shares = [frequency * total / whole for frequency in frequencies]
     counts = [max(1, int(share)) if share else 0 for share in shares]

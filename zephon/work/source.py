@@ -2,7 +2,7 @@
 
 Global chunk g belongs to a dataset by a closed form (`Interleaving`), and is that dataset's n-th visit, n being the
 number of its chunks before g. Every L consecutive global chunks are a block, assigned to the L lanes by a permutation of
-that block, so that no rhythm of the mixture locks onto a lane:
+that block, so that no period of the mixture coincides with a lane:
 
     g         0  1  2  3 | 4  5  6  7 | ...        chunk(lane, k): g = k L + permutation_k(lane)
     dataset   A  B  A  A | B  A  A  A | ...
@@ -218,13 +218,8 @@ class StaticMixturePlan:
         interleaving = self._segments[0].interleaving
         return max(interleaving.place(order.count - 1, d) + 1 for d, order in enumerate(self._orders))
 
-    def shares(self) -> list[float]:
-        """Each dataset's part of the chunks, at the start."""
-        counts = self._segments[0].interleaving.counts
-        return [count / sum(counts) for count in counts]
-
     def chunk(self, lane: int, position: int) -> Chunk | None:
-        g = position * self.lanes + (int(_deal(self._key, position, self.lanes)[lane]) if self.lanes > 1 else 0)
+        g = position * self.lanes + (int(_assignment(self._key, position, self.lanes)[lane]) if self.lanes > 1 else 0)
         segment = next((s for s in self._segments if s.stop is None or g < s.stop), None)
         if segment is None:
             return None
@@ -234,7 +229,7 @@ class StaticMixturePlan:
 
 
 @functools.lru_cache(maxsize=256)
-def _deal(key: int, block: int, lanes: int) -> IntArray:
+def _assignment(key: int, block: int, lanes: int) -> IntArray:
     """Which of a block's chunks each lane gets; lanes that run side by side ask for the same blocks."""
     return permutation(derive(key, block), lanes)
 
@@ -268,19 +263,19 @@ def _segments(
 
 
 def _redistributed(orders: Sequence[ChunkOrder], frequencies: Sequence[Fraction]) -> list[_Segment]:
-    left = dict(enumerate(order.count for order in orders))
+    unread = dict(enumerate(order.count for order in orders))
     segments: list[_Segment] = []
     start, base = 0, [0] * len(orders)
-    while left:
-        interleaving = Interleaving([f if d in left else Fraction(0) for d, f in enumerate(frequencies)])
-        length = min(interleaving.place(n - 1, d) + 1 for d, n in left.items())
+    while unread:
+        interleaving = Interleaving([f if d in unread else Fraction(0) for d, f in enumerate(frequencies)])
+        length = min(interleaving.place(n - 1, d) + 1 for d, n in unread.items())
         segments.append(_Segment(start, start + length, interleaving, list(base)))
-        for dataset in list(left):
+        for dataset in list(unread):
             taken = interleaving.before(length, dataset)
             base[dataset] += taken
-            left[dataset] -= taken
-            if left[dataset] == 0:
-                del left[dataset]
+            unread[dataset] -= taken
+            if unread[dataset] == 0:
+                del unread[dataset]
         start += length
     return segments
 

@@ -1,4 +1,4 @@
-"""What a runner is: it applies one function to items, somewhere else, and gives a result to come for each.
+"""What a runner is: it applies one function to items on workers, and gives a pending result for each.
 
 A runner has three verbs: ``submit`` returns something with ``result()``, ``close`` ends all threads, and ``workers`` says
 how many there are. Inline is the runner with no workers: it applies the function when the result is asked for.
@@ -16,7 +16,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Pending(Protocol[Result_co]):
-    """A result to come."""
+    """A result that may not be there yet."""
 
     def result(self) -> Result_co: ...
 

@@ -39,7 +39,7 @@ class _Task(Generic[Result]):
         return None if isinstance(self._error, Exception) else self._error
 
     def result(self) -> Result:
-        """Waits, and while it must wait does what workers have not begun: a thread that only waits is a core that idles."""
+        """Waits, and meanwhile does tasks that no worker has begun: a thread that only waits is an idle core."""
         while not self.done:
             task = self._queue.next_or_done(self)
             if task is not None:

@@ -2,7 +2,7 @@
 
 Each side holds the same few anonymous memory files, called slots. A message names the slot that its arrays lie in; the
 receiver copies them out, and the slot is free again when its answer or its next request says so. The files have no name:
-they are gone with the last process that holds them, whatever ended it.
+the system frees them with the last process that holds them, however it ends.
 
     socket   | length, slot, bytes | pickle without the arrays |
     slot     | array | array | array |

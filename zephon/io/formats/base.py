@@ -24,7 +24,7 @@ class Shard(NamedTuple):
         name: its file's name below the dataset's root.
         path: where it lies on the file system.
         size: in the format's units, as it was listed.
-        listing: stands for one listing of the dataset: data that was listed again, and may be other data, has another.
+        listing: a token of the dataset's listing: a later one, perhaps of other data, has another token.
         fs: the file system; None for rows in memory.
         memory: the rows of a shard in memory, else None.
     """
@@ -64,7 +64,7 @@ class Documents(NamedTuple):
 
 
 def bad_document(
-    shard: Shard, row: int, kind: str, what: str, *, remedy: str, follows: str = "the document would be lost silently"
+    shard: Shard, row: int, kind: str, what: str, *, remedy: str, follows: str = "the document would be dropped silently"
 ) -> DataError:
     """An error about one document, which can be dropped as well. See `ErrorAddress` for ``kind``."""
     out = "or drop such documents: on_error='quarantine' (data.on_error in an experiment)"

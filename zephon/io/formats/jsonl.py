@@ -53,13 +53,13 @@ class _Lines(NamedTuple):
 def _lines_between(shard: Shard, start: int, stop: int) -> _Lines:
     """The whole lines that begin in [start, stop)."""
     begin = max(start - 1, 0)  # one byte back: a range that follows a line feed starts with a document of its own
-    wanted = min(stop + _TAIL, shard.size)  # mostly the end of the last line comes along
+    wanted = min(stop + _TAIL, shard.size)  # this mostly includes the end of the last line
     data: bytes | bytearray
     data, count = read_scratch(shard.files, shard.path, begin, wanted, shard.key)
     if begin + count < wanted:
         raise DataError(
             f"{shard.path} ends at byte {begin + count}, but the listing said {shard.size} bytes",
-            follows="documents would be lost silently",
+            follows="documents would be dropped silently",
             remedy="restore the shard, or start a new run on the data as it is now",
         )
     first = data.find(b"\n", 0, count) + 1 if start > 0 else 0
@@ -96,7 +96,7 @@ def _decompress(shard: Shard) -> bytes:
     except (EOFError, OSError, zlib.error, ValueError) as error:
         raise DataError(
             f"{shard.path} cannot be decompressed: {error}",
-            follows="the documents after the damage would be lost silently",
+            follows="the documents after the damage would be dropped silently",
             remedy="restore the shard from its source",
         ) from error
 
@@ -123,7 +123,7 @@ def _parse(shard: Shard, lines: _Lines) -> Documents:
 
 
 def _one_by_one(shard: Shard, offset: int, lines: Sequence[bytes]) -> Documents:
-    """Where something is not in order, down to a blank line: what is good, and an error for each document that is not."""
+    """For lines of which some are bad or blank: the good documents, and an error for each bad one."""
     rows: list[int] = []
     records: list[Json] = []
     bad: list[DataError] = []
@@ -156,6 +156,6 @@ def _bad_line(shard: Shard, offset: int, why: str, detail: str = "") -> DataErro
 
 def _line_number(shard: Shard, offset: int) -> str:
     if offset > 1 << 28 or _is_compressed(shard):
-        return ""  # counting would mean reading too much for the sake of a message
+        return ""  # counting lines would read too much for a message
     before = read_range(shard.files, shard.path, 0, offset)
     return f" (line {before.count(bytes([10])) + 1})"

@@ -1,4 +1,4 @@
-"""MDS, the shards of Mosaic Streaming: a document a sample. Each shard says itself what it holds, so no index is needed.
+"""MDS, the shards of Mosaic Streaming: a document a sample. Each shard describes itself, so no index is needed.
 
     samples n | n + 1 offsets | columns as JSON | sample 0 | sample 1 | ...        whole numbers are little-endian uint32
     a sample: the sizes of its columns of varying size, then the columns, in the order of their names
@@ -64,7 +64,7 @@ class Mds:
         except (ValueError, KeyError, IndexError, EOFError, OSError) as error:
             raise DataError(
                 f"{shard.path} cannot be read as MDS: {error}",
-                follows="its documents would be lost silently",
+                follows="its documents would be dropped silently",
                 remedy="restore the shard from its source",
             ) from error
         rows, records, bad = [], [], []

@@ -23,7 +23,7 @@ FILES = 32  # kept open, each with a descriptor: a dataset may have more shards 
 
 
 class _Table(Protocol):
-    """What is used of an Arrow table, which has no types of its own."""
+    """The part of an Arrow table that is used here; Arrow declares no types."""
 
     @property
     def nbytes(self) -> int: ...
@@ -35,7 +35,7 @@ class _Table(Protocol):
 
 
 class _OpenFile(NamedTuple):
-    """A file and its lock: a reader's position is not made for several threads."""
+    """A file and its lock: a reader may serve one thread at a time."""
 
     file: Any
     lock: threading.Lock
@@ -66,7 +66,7 @@ class Parquet:
         except (arrow.ArrowException, OSError) as error:
             raise DataError(
                 f"{shard.path} cannot be read as Parquet: {error}",
-                follows="its documents would be lost silently",
+                follows="its documents would be dropped silently",
                 remedy="restore the shard from its source",
             ) from error
         if not tables:
@@ -74,7 +74,7 @@ class Parquet:
         table: _Table = arrow.concat_tables(tables)
         try:
             return Documents(rows, None, _columns(arrow, table))
-        except UnicodeDecodeError:  # Arrow does not look at text before it becomes Python's
+        except UnicodeDecodeError:  # Arrow checks text only when it becomes Python's
             garbled = _garbled(arrow, table)
         bad = tuple(_bad_row(shard, rows[i], why) for i, why in garbled.items())
         table = table.filter(arrow.array([i not in garbled for i in range(len(rows))], arrow.bool_()))

@@ -2,7 +2,7 @@
 
     a/0001.txt  a/0001.json | a/0002.txt  a/0002.json | ...     ->  {"__key__": "a/0001", "txt": "...", "json": {...}}, ...
 
-``txt`` becomes text, ``json`` what it says, everything else bytes. A document belongs to the range in which its first member
+``txt`` becomes text, ``json`` its value, everything else bytes. A document belongs to the range in which its first member
 begins. A tar has no table of contents, so the first chunk of a shard walks over its headers; one that lies far away is fetched
 whole.
 """
@@ -52,7 +52,7 @@ class Tar:
         except (tarfile.TarError, ValueError, OSError) as error:
             raise DataError(
                 f"{shard.path} cannot be read as a tar: {error}",
-                follows="its documents would be lost silently",
+                follows="its documents would be dropped silently",
                 remedy="restore the shard from its source, or write it again with the members of each document side by side",
             ) from error
         first, last = (bisect.bisect_left(samples, edge, key=lambda sample: sample.offset) for edge in (start, stop))

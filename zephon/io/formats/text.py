@@ -18,7 +18,7 @@ class Text:
         if len(data) < shard.size:
             raise DataError(
                 f"{shard.path} has {len(data)} bytes, but the listing said {shard.size}",
-                follows="a part of the document would be lost silently",
+                follows="a part of the document would be dropped silently",
                 remedy="restore the file, or start a new run on the data as it is now",
             )
         try:

@@ -1,5 +1,5 @@
-"""Which documents are packed, and by whom: too short and too long ones are dropped and counted; the others are routed, by the
-group of their dataset, to the packer of that group.
+"""Which documents are packed, and by which packer: too short and too long ones are dropped and counted; the others go to the
+packer of their dataset's group.
 
     documents   a: 3 tokens   b: 9   a: 0   b: 2       max_length 8, groups {a: 0, b: 1}
     filter      a: 3                        b: 2       b: 9 is longer than a row, a: 0 has no token
@@ -87,7 +87,7 @@ class Router(Counting):
     def push(self, block: Block) -> Block | None:
         kept, lengths = self._filtered(block)
         routed = self._routed(kept, lengths)
-        return concatenate_filled(self._packers[group].push(documents, its) for group, documents, its in routed)
+        return concatenate_filled(self._packers[group].push(documents, sizes) for group, documents, sizes in routed)
 
     def flush(self, *, final: bool) -> Block | None:
         return concatenate_filled(packer.flush(final=final) for packer in self._packers)

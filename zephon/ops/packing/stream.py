@@ -40,7 +40,7 @@ class Boundaries(NamedTuple):
     sources: IntArray
 
     def extended(self, offsets: IntArray, sources: IntArray, after: int) -> Boundaries:
-        """With further documents, which lie at ``offsets`` after that many tokens. One without a token begins nowhere."""
+        """With further documents, which lie at ``offsets`` after that many tokens. Those without a token have no boundary."""
         begins = offsets[:-1]
         filled = offsets[1:] > begins
         if not filled.all():

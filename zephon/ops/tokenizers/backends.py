@@ -31,12 +31,12 @@ class Backend(Protocol):
         ...
 
     def encode_between(self, texts: list[str], before: int | None, after: int | None) -> Ragged | None:
-        """The same with these ids around each text; None where the back end does not do that by itself."""
+        """The same with these ids around each text; None where the back end cannot add them itself."""
         ...
 
 
 class _FlatEncoder(Protocol):
-    """What is used of a fastokens tokenizer, which has no types of its own."""
+    """The part of a fastokens tokenizer that is used here; the library declares no types."""
 
     post_processor: object
 
@@ -49,7 +49,7 @@ class _Encoded(Protocol):
 
 
 class _BatchEncoder(Protocol):
-    """What is used of a tokenizer of the ``tokenizers`` library, which has no types of its own."""
+    """The part of a ``tokenizers`` tokenizer that is used here; the library declares no types."""
 
     def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> Sequence[_Encoded]: ...
 

@@ -58,4 +58,4 @@ def gpt2_definition() -> str:
             "merges": merges,
         },
     }
-    return sorted_dumps(definition)  # there is no float in it, which two writers could write apart
+    return sorted_dumps(definition)  # it holds no float, which two writers could print differently
