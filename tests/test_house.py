@@ -261,6 +261,18 @@ def test_order_never_comes_from_hash_clock_or_global_randomness() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_tests_on_clusters_sleep_only_in_the_helper_that_waits_for_a_condition() -> None:
+    sleeps = []
+    for path in sorted((ROOT / "tests" / "kubernetes").glob("*.py")):
+        tree = ast.parse(path.read_text())
+        helper = {id(node) for function in tree.body if getattr(function, "name", "") == "until" for node in ast.walk(function)}
+        for node in ast.walk(tree):
+            name = getattr(node, "attr", "") or getattr(node, "id", "")
+            if name == "sleep" and not (path.name == "conftest.py" and id(node) in helper):
+                sleeps.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}")
+    assert not sleeps, "\n".join(sleeps)
+
+
 def test_listings_are_sorted_where_they_are_made() -> None:
     """Only the listing module lists files for datasets, and it returns them sorted; the cache lists its own, by age.
 

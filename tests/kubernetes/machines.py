@@ -34,6 +34,8 @@ from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec, SchedulerSpec
 
 GIVEN, IMAGE, RUNS = "ZEPHON_TEST_KUBECONFIG", "ZEPHON_TEST_IMAGE", "ZEPHON_TEST_RUNS"
+# An end to the wait for containers that start, find each other and train; no claim of a test.
+TRAINS_S = 180.0
 TOOL = TOOLS / "cluster" / "node.py"
 NEEDED = {"runc": "runc", "bridge": "containernetworking-plugins", "busybox": "busybox-static", "zstd": "zstd"}
 
@@ -219,16 +221,31 @@ def host_overlay() -> dict[str, Any]:
     }
 
 
-def reach(rundir: RunDir, what: str, test: Callable[[RunStatus], Any], seconds: float = 120) -> RunStatus:
+def reach(rundir: RunDir, what: str, test: Callable[[RunStatus], Any], seconds: float = TRAINS_S) -> RunStatus:
     """Waits until a run's status passes a test; a run that fails meanwhile ends the wait."""
 
-    def check() -> RunStatus | None:
+    def alive() -> RunStatus:
         status = status_of(rundir)
         assert status.state != "FAILED", (status.message, status.error)
-        return status if test(status) else None
+        return status
 
-    found: RunStatus = until(what, check, seconds)
-    return found
+    return until(what, alive, seconds, holds=test)
+
+
+def until_formed(runs: Path, run: str, after: int, world_size: Callable[[int], bool]) -> dict[str, Any]:
+    """Waits for a generation later than ``after`` whose size is right, and returns its event.
+
+    A status shows the present only, and a small generation may have grown again before the test looks; an event stays.
+    """
+
+    def generations() -> list[dict[str, Any]]:
+        return [event for event in events(runs, run) if event["event"] == "generation" and event["generation"] > after]
+
+    def right(event: dict[str, Any]) -> bool:
+        return world_size(event["world_size"])
+
+    found = until(f"a generation after {after}", generations, TRAINS_S, holds=lambda formed: any(map(right, formed)))
+    return next(filter(right, found))
 
 
 def events(runs: Path, run: str) -> list[dict[str, Any]]:

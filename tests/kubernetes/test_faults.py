@@ -9,12 +9,14 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.kubernetes.conftest import until
-from tests.kubernetes.machines import Machines, events, reach
+from tests.kubernetes.conftest import until, until_said
+from tests.kubernetes.machines import TRAINS_S, Machines, events, reach, until_formed
 from zephon.launch.status import RunStatus, status_of
 from zephon.run.directory import RunDir
 from zephon.run.generation import read_generation
@@ -22,6 +24,7 @@ from zephon.run.generation import read_generation
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SAVE_EVERY = 20
+LATE_S = 12.0
 WORKER = "tests.agent.toy_worker"
 DEAD = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 SETTINGS = [
@@ -59,15 +62,15 @@ class Run:
     def kubectl(self, verb: str, *args: str, check: bool = True) -> str:
         return self.machines.kubectl(verb, "-n", self.name, *args, check=check)
 
-    def whole(self, what: str, seconds: float = 150) -> None:
-        reach(self.rundir, what, lambda now: now.world_size == 3 and now.state == "TRAINING", seconds)
+    def whole(self, what: str) -> None:
+        reach(self.rundir, what, lambda now: now.world_size == 3 and now.state == "TRAINING")
 
-    def shrunk(self) -> None:
-        reach(self.rundir, "the others train on", lambda now: now.world_size < 3 and now.generation > self.first.generation, 60)
+    def shrunk(self) -> dict[str, Any]:
+        """Waits until the others have formed a smaller generation, and returns its event; it may have grown again since."""
+        return until_formed(self.machines.runs, self.name, self.first.generation, lambda size: size < 3)
 
-    def says(self, words: str, seconds: float) -> str:
-        told: str = until(words, lambda: words in (line := self.status().message) and line, seconds)
-        return told
+    def says(self, words: str) -> str:
+        return until_said(words, lambda: self.status().message, TRAINS_S)
 
     def victim(self) -> tuple[str, dict[str, Any]]:
         """A machine without the coordinator, and the node's pod on it."""
@@ -108,15 +111,15 @@ def test_the_coordinators_death_disturbs_no_step_and_its_successor_can_resize(ru
     (coordinator,) = run.pods("coordinator")
     run.kubectl("delete", "pod", coordinator["metadata"]["name"], "--force")
 
-    def replaced() -> bool:
-        found = [pod for pod in run.pods("coordinator") if pod["metadata"]["uid"] != coordinator["metadata"]["uid"]]
-        return any(c["type"] == "Ready" and c["status"] == "True" for pod in found for c in pod["status"].get("conditions", []))
+    def greeted() -> set[str]:
+        """The nodes that have said hello to the new coordinator: the old one has met them before the fault."""
+        happened = events(run.machines.runs, run.name)
+        return {event["node"] for event in happened if event["event"] == "node_hello" and event["time"] > run.began}
 
-    until("a new coordinator", replaced, 60)
-    time.sleep(3)
-    after = run.status()
+    until("all nodes have found the new coordinator", greeted, TRAINS_S, holds=lambda nodes: len(nodes) == 3)
+    before = run.status()
+    after = reach(run.rundir, "training goes on", lambda now: now.step > before.step + SAVE_EVERY)
     assert after.generation == run.first.generation, "the workers were restarted"
-    assert after.step > run.first.step
     run.kubectl("delete", "pod", run.pods()[0]["metadata"]["name"], "--wait=false")
     run.shrunk()
     run.whole("three nodes again")
@@ -128,9 +131,9 @@ def test_an_agent_killed_by_force_is_named_replaced_and_costs_at_most_a_checkpoi
     _, pod = run.victim()
     kill = "kill -9 $(pgrep -f zephon.agent | head -1)"
     run.kubectl("exec", pod["metadata"]["name"], "--", "/usr/bin/sh", "-c", kill, check=False)
-    assert "ask for more memory_mb if OOMKilled" in run.says("exit code 137", 20)
+    assert "ask for more memory_mb if OOMKilled" in run.says("exit code 137")
+    run.shrunk()
     run.whole("three nodes again")
-    assert run.status().generation > run.first.generation
     assert run.lost_steps() <= SAVE_EVERY
     assert run.one_writer()
 
@@ -169,14 +172,19 @@ def test_an_old_container_beside_its_replacement_is_no_second_writer(run: Run) -
     index = int(old["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
     run.machines.tool("daemon-stop", machine, "kubelet")
     try:
-        run.says(f"kubectl taint nodes {machine} {DEAD}", 120)
+        run.says(f"kubectl taint nodes {machine} {DEAD}")
         run.machines.kubectl("taint", "nodes", machine, DEAD)
-        now = lambda: run.machines.uids(run.name).get(index)  # noqa: E731
-        successor = until("another pod of the index", lambda: (uid := now()) != old["metadata"]["uid"] and uid, 120)
+        successor = until(
+            "another pod of the index",
+            lambda: run.machines.uids(run.name).get(index, ""),
+            TRAINS_S,
+            holds=lambda uid: uid not in ("", old["metadata"]["uid"]),
+        )
         until(
             "it stands by",
-            lambda: any(successor in str(event.get("node")) for event in events(run.machines.runs, run.name)),
-            90,
+            lambda: {str(event.get("node")) for event in events(run.machines.runs, run.name)},
+            TRAINS_S,
+            holds=lambda nodes: any(successor in node for node in nodes),
         )
         before = run.status()
         reach(run.rundir, "training goes on", lambda now: now.step > before.step + 20 and now.world_size == 3)
@@ -184,7 +192,12 @@ def test_an_old_container_beside_its_replacement_is_no_second_writer(run: Run) -
     finally:
         run.machines.tool("daemon-start", machine, "kubelet")
         run.machines.kubectl("taint", "nodes", machine, f"{DEAD}-", check=False)
-    until("the successor has its place", lambda: run.members() == set(run.machines.uids(run.name).values()), 150)
+    until(
+        "the successor has its place",
+        lambda: (run.members(), set(run.machines.uids(run.name).values())),
+        TRAINS_S,
+        holds=lambda seen: seen[0] == seen[1],
+    )
     run.whole("three nodes again")
     assert run.lost_steps() <= SAVE_EVERY
     assert run.one_writer()
@@ -195,9 +208,8 @@ def test_a_machine_without_power_is_survived_and_the_way_to_replace_its_pod_is_t
     machine, _ = run.victim()
     run.machines.tool("machine-stop", machine)
     try:
-        run.shrunk()
-        assert time.time() - run.began < 40
-        run.says(f"kubectl taint nodes {machine} {DEAD}", 120)
+        assert run.shrunk()["time"] - run.began < 40
+        run.says(f"kubectl taint nodes {machine} {DEAD}")
         run.machines.kubectl("taint", "nodes", machine, DEAD)
         run.whole("three nodes again, elsewhere")
     finally:
@@ -215,25 +227,32 @@ def test_jobs_that_cannot_work_end_or_say_why(machines: Machines) -> None:
     crash = toy(machines, names["crash"], 2, {"exit_at_start": 3})
     image = toy(machines, names["image"], 1, {}, image="127.0.0.1:9/nosuch:1", image_pull_policy="IfNotPresent")
     place = toy(machines, names["place"], 1, {}, node_selector={"pool": "none-of-yours"})
-    told = until("the image", lambda: "the image cannot be pulled" in (line := status_of(image).message) and line, 60)
-    assert "127.0.0.1:9/nosuch:1" in told
-    assert "cannot be placed: 0/" in status_of(place).message
+    assert "127.0.0.1:9/nosuch:1" in until_said("the image cannot be pulled", lambda: status_of(image).message)
+    until_said("cannot be placed: 0/", lambda: status_of(place).message)
     for rundir, cause in ((contract, "65"), (crash, "3")):
-        until(f"{rundir.url} has failed", lambda rundir=rundir: status_of(rundir).state == "FAILED", 120)
+        failed = until(
+            f"{rundir.url} has failed", partial(status_of, rundir), TRAINS_S, holds=lambda now: now.state == "FAILED"
+        )
         (finish,) = [event for event in events(machines.runs, rundir.root.rsplit("/", 1)[-1]) if event["event"] == "finish"]
         assert f"status {cause}" in finish["cause"]
-        assert "PodFailurePolicy" in status_of(rundir).message
+        assert "PodFailurePolicy" in failed.message
     generations = [event for event in events(machines.runs, names["crash"]) if event["event"] == "generation"]
     assert len(generations) == 1, "a crash before the first step was tried again"
+
+
+def seconds_since_start(pod: dict[str, Any]) -> float:
+    began = datetime.fromisoformat(pod["status"]["startTime"].replace("Z", "+00:00"))
+    return (datetime.now(UTC) - began).total_seconds()
 
 
 def test_nodes_wait_for_a_coordinator_that_comes_late_and_the_job_completes(machines: Machines) -> None:
     name = machines.name(f"late-{next(_numbers)}")
     overlay = machines.options(name)["overlay"] | {"coordinator": {"spec": {"replicas": 0}}}
     rundir = toy(machines, name, 1, {"steps": 20}, overlay=overlay)
-    until("the node runs", lambda: "1 nodes run" in status_of(rundir).message, 60)
-    time.sleep(12)
+    until_said("1 nodes run", lambda: status_of(rundir).message)
+    (pod,) = machines.pods(name)
+    until("the node has waited for it", lambda: seconds_since_start(pod), holds=lambda waited: waited > LATE_S)
     machines.kubectl("scale", "deployment", f"{name}-1-coordinator", "--replicas=1", "-n", name)
     reach(rundir, "the last step", lambda now: now.state == "DONE")
     assert machines.api.get("Job", name, f"{name}-1")["status"]["completedIndexes"] == "0"
-    assert machines.pods(name) == []
+    until("the pod has ended", lambda: machines.uids(name), holds=lambda left: not left)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kubernetes.conftest import ROOT, until
-from tests.kubernetes.machines import Machines, reach
+from tests.kubernetes.conftest import ROOT, until, until_said
+from tests.kubernetes.machines import TRAINS_S, Machines, reach
 from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.backends.kubernetes.options import options_from
@@ -35,6 +35,12 @@ def user_kubeconfig(machines: Machines, name: str, path: Path) -> str:
             file.write_text(yaml.safe_dump(document))
             machines.kubectl("apply", "-f", str(file))
     machines.kubectl("create", "serviceaccount", "submitter", "-n", name)
+    account, asked = f"system:serviceaccount:{name}:submitter", ("auth", "can-i", "create", "jobs.batch", "-n", name)
+    until(
+        "the account may submit",
+        lambda: machines.kubectl(*asked, f"--as={account}", check=False).strip(),
+        holds=lambda answer: answer == "yes",
+    )
     token = machines.kubectl("create", "token", "submitter", "-n", name).strip()
     config: dict[str, Any] = yaml.safe_load(Path(machines.kubeconfig).read_text())
     config["users"] = [{"name": "submitter", "user": {"token": token}}]
@@ -60,7 +66,7 @@ def scheduler_of(rundir: RunDir) -> KubernetesScheduler:
 
 
 def name_of(rundir: RunDir) -> str:
-    return rundir.root.rsplit("/", 1)[-1]
+    return str(rundir.root).rsplit("/", 1)[-1]
 
 
 def test_the_pods_are_as_locked_up_as_the_manifest_says(machines: Machines, run: RunDir) -> None:
@@ -85,11 +91,11 @@ def test_logs_follow_a_node_across_its_replacement(machines: Machines, run: RunD
     name = name_of(run)
     app = f"{name}:{name}-1"
     lines = iter(scheduler.log_iter(app, "node", 1, should_tail=True))
-    until("the first pod's words", lambda: "workers started" in next(lines), 30)
+    until_said("workers started", lambda: next(lines))
     victim = next(pod["metadata"]["name"] for pod in machines.pods(name) if pod["metadata"]["name"].startswith(f"{name}-1-1-"))
     machines.kubectl("delete", "pod", victim, "-n", name, "--wait=false")
-    until("the successor is named", lambda: next(lines).startswith("--- node 1 goes on in pod"), 60)
-    until("the successor's words", lambda: "workers started" in next(lines), 60)
+    until_said("--- node 1 goes on in pod", lambda: next(lines), TRAINS_S)
+    until_said("workers started", lambda: next(lines))
     assert [line for line in scheduler.log_iter(app, "coordinator") if line.startswith("coordinator of")]
     scheduler.close()
 

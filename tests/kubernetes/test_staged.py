@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.kubernetes.conftest import until
-from tests.kubernetes.machines import Machines, reach
+from tests.kubernetes.machines import TRAINS_S, Machines, reach
 from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.cli.main import main
-from zephon.launch.status import status_of
+from zephon.launch.status import RunStatus, status_of
 from zephon.run.attempt_stages import read_attempt_stages
 from zephon.run.directory import RunDir
 from zephon.run.evaluation import read_evaluation
@@ -52,7 +52,11 @@ def tries(rundir: RunDir, name: str) -> list[dict[str, Any]]:
 
 def begun(rundir: RunDir, name: str, times: int) -> str:
     """Waits until an own stage has begun for the nth time; returns the pod that has the turn."""
-    reach(rundir, f"{name} has begun, time {times}", lambda now: len(tries(rundir, name)) == times and now.state == "RUNNING")
+
+    def running(now: RunStatus) -> bool:
+        return len(tries(rundir, name)) == times and now.state == "RUNNING" and now.stages.get(name) == "running"
+
+    reach(rundir, f"{name} has begun, time {times}", running)
     return str(read_attempt_stages(rundir, rundir.attempts()[-1]).node).split("@")[0]
 
 
@@ -79,7 +83,7 @@ def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
     assert begun(rundir, "first", 3) != leading
 
     rundir.write_json("first-told.json", data={})
-    failed = until("the evaluation has failed", lambda: (now := status_of(rundir)).state == "FAILED" and now, 180)
+    failed = until("the evaluation has failed", lambda: status_of(rundir), TRAINS_S, holds=lambda now: now.state == "FAILED")
     assert failed.error.startswith("stage evaluate failed: ")
     assert str(held) in failed.error
     assert failed.stages == dict(zip(ORDER, ["done", "done", "done", "done", "failed", "waiting"], strict=True))
@@ -90,7 +94,7 @@ def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
     begun(rundir, "last", 1)
     again = status_of(rundir)
     assert list(again.stages.values())[1:] == ["skipped", "skipped", "skipped", "done", "running"]
-    until("the other node has ended", lambda: len(machines.pods(name)) == 1, 60)
+    until("the other node has ended", lambda: machines.uids(name), holds=lambda left: len(left) == 1)
     assert control.stop(rundir).stages["last"] == "stopped"
     session.resume(rundir)
     begun(rundir, "last", 2)

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tests.kubernetes.machines import Machines, events, reach
+from tests.kubernetes.conftest import until
+from tests.kubernetes.machines import Machines, events, reach, until_formed
 from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.status import status_of
@@ -42,13 +43,14 @@ def test_one_run_through_every_change_is_the_unbroken_run(machines: Machines, ca
     asked = time.time()
     settled = control.rescale(rundir, 2)
     assert settled.world_size == 2
-    assert machines.uids(name) == {index: four[index] for index in (0, 1)}
+    two = {index: four[index] for index in (0, 1)}
+    until("the others' pods have ended", lambda: machines.uids(name), holds=lambda left: left == two)
     told = parts(machines, name, asked)
 
     victim = next(pod for pod in machines.pods(name) if pod["metadata"]["uid"] == four[0])
     machines.kubectl("delete", "pod", victim["metadata"]["name"], "-n", name, "--wait=false")
-    reach(rundir, "one node trains on alone", lambda now: now.world_size == 1)
-    reach(rundir, "its successor has joined", lambda now: now.world_size == 2)
+    alone = until_formed(machines.runs, name, settled.generation, lambda size: size == 1)
+    until_formed(machines.runs, name, alone["generation"], lambda size: size == 2)
     assert machines.uids(name)[1] == four[1]
     assert machines.uids(name)[0] != four[0]
 
