@@ -14,6 +14,7 @@ from zephon.launch.contract import check, contract_of, differences
 from zephon.launch.start import _contract, _forked, contract_differences, files_seen, rundir_of, start
 from zephon.launch.stored import changed, check_relative, forget_measures
 from zephon.run.calibration import read_calibration, write_calibration
+from zephon.run.contract_file import read_contract, write_contract
 from zephon.run.directory import RunDir
 from zephon.run.environment import environment, write_environment
 from zephon.spec.experiment import DatasetSpec, RunSpec
@@ -55,7 +56,7 @@ def test_a_changed_pinned_field_is_refused_with_name_both_values_and_the_ways_on
 
 def test_a_contract_from_before_a_field_existed_stands_for_what_runs_did_then(spec: RunSpec) -> None:
     contract = contract_of(spec)
-    assert not any("on_error" in field for field in contract["pinned"]), "as older versions wrote it"
+    assert not any("on_error" in field for field in contract.pinned), "as older versions wrote it"
     assert "on_error" not in spec.canonical_json()
     assert differences(contract, changed(spec, ["data.on_error=raise"])) == []
     with pytest.raises(ContractError, match=r'data.on_error is "raise" in the run and "quarantine" now') as caught:
@@ -131,7 +132,7 @@ def test_from_the_first_step_on_data_that_was_appended_to_is_refused_at_the_laun
     spec = compose(overrides).spec
     rundir = rundir_of(spec)
     contract = contract_of(spec, files=files_seen(spec))
-    rundir.write_json("contract.json", data=contract)
+    write_contract(rundir, contract)
     data.write_text('{"text": "b"}\n' * 101)
     assert _contract(rundir, spec, files_seen(spec), (), None)[1] == [], "no step has been trained"
     other = changed(spec, ["tokenizer.id=bytes", "data.on_error=quarantine", "trainer.steps=7"])
@@ -139,10 +140,10 @@ def test_from_the_first_step_on_data_that_was_appended_to_is_refused_at_the_laun
     assert contract_differences(rundir, other) == []
     with pytest.raises(ConfigError, match="there is no guarded field of that name"):
         _contract(rundir, other, files_seen(other), ["trainer.step"], None)
-    rundir.write_json("contract.json", data={**contract, "parent": {"run": "exp1", "step": 9}})
+    write_contract(rundir, dataclasses.replace(contract, parent={"run": "exp1", "step": 9}))
     with pytest.raises(ContractError, match=r"tokenizer\.id"):
         _contract(rundir, other, files_seen(other), (), None)
-    rundir.write_json("contract.json", data=contract)
+    write_contract(rundir, contract)
     rundir.write_json("checkpoints", "step-00000010", "COMPLETE", data={})
     with pytest.raises(ContractError) as caught:
         start(spec)
@@ -179,7 +180,7 @@ def test_another_contract_before_the_first_step_forgets_what_was_measured_of_the
     spec: RunSpec, tmp_path: Path
 ) -> None:
     run = RunDir(str(tmp_path / "run"))
-    run.write_json("contract.json", data=contract_of(spec))
+    write_contract(run, contract_of(spec))
     write_calibration(run, {})
     forget_measures(run, contract_of(spec))
     assert read_calibration(run) == {}
@@ -188,8 +189,6 @@ def test_another_contract_before_the_first_step_forgets_what_was_measured_of_the
 
 
 def test_a_contract_survives_the_disk(spec: RunSpec, tmp_path: Any) -> None:
-    from zephon.run.directory import RunDir
-
     rundir = RunDir(str(tmp_path))
-    rundir.write_json("contract.json", data=contract_of(spec))
-    assert differences(rundir.read_json("contract.json"), spec) == []
+    write_contract(rundir, contract_of(spec))
+    assert differences(read_contract(rundir), spec) == []

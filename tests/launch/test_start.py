@@ -23,6 +23,7 @@ from zephon.launch import start as session
 from zephon.launch.backends.local.index import apps
 from zephon.launch.status import LIVE
 from zephon.launch.stored import changed
+from zephon.run.contract_file import read_contract, write_contract
 from zephon.run.directory import RunDir
 from zephon.run.environment import read_environment
 from zephon.run.lease import read_lease
@@ -141,7 +142,7 @@ def test_a_fork_starts_from_the_parents_checkpoint_and_records_the_change(
     rundir = session.rundir_of(spec)
     from zephon.launch.contract import Difference, contract_of
 
-    rundir.write_json("contract.json", data=contract_of(spec))
+    write_contract(rundir, contract_of(spec))
     rundir.write_json("checkpoints", "step-00000010", "COMPLETE", data={})
     other = changed(spec, ["data.seed=9"])
     forked, parent = session._forked(other, "child")
@@ -168,7 +169,9 @@ def test_a_fork_trains_on_from_its_parents_weights_with_other_data(tmp_path: Pat
         metrics = Path(started.rundir.path("metrics.jsonl")).read_text().splitlines()
         losses.append([json.loads(line)["loss"] for line in metrics])
         assert started.rundir.root.endswith(name)
-    assert started.rundir.read_json("contract.json")["parent"]["step"] == 3
+    parent = read_contract(started.rundir).parent
+    assert parent is not None
+    assert parent["step"] == 3
     assert losses[1][0] < losses[0][0], "the fork did not begin from the trained weights"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from zephon.run.calibration import forget_calibration, read_calibration, write_calibration
+from zephon.run.contract_file import Contract, has_contract, read_contract, write_contract
 from zephon.run.data_end import DataEnd, ended_at, read_data_end, write_data_end
 from zephon.run.directory import RunDir
 from zephon.run.evaluation import HeldOutLoss, read_evaluation, write_evaluation
@@ -85,6 +86,18 @@ def test_an_evaluation_says_which_step_it_is_of(rundir: RunDir) -> None:
     found = HeldOutLoss(step=30, loss=2.5, tokens=1000)
     write_evaluation(rundir, found)
     assert read_evaluation(rundir) == found
+
+
+def test_a_contract_keeps_all_that_was_promised_and_allowed(rundir: RunDir) -> None:
+    assert not has_contract(rundir)
+    plain = Contract(pinned={"data.seed": 0, "data.kinds": ["a"]}, guarded={"model.dim": 64})
+    change = {"field": "model.dim", "kind": "guarded", "run": 32, "now": 64, "attempt": 2, "time": 12.5}
+    files = {"web": {"files": 1, "size": 1400, "sha256": "ab"}}
+    fork = Contract(pinned={}, guarded={}, allowed=(change,), files=files, parent={"run": "exp1", "step": 9, "changes": []})
+    for contract in (plain, fork):
+        write_contract(rundir, contract)
+        assert read_contract(rundir) == contract
+    assert has_contract(rundir)
 
 
 @pytest.mark.parametrize("text", ["", '{"step": 3', "[]", '{"nodes": 3}'])

@@ -4,8 +4,7 @@
     guarded    a difference is refused unless its field is named in ``allow=[...]``; then it is recorded
     free       never looked at
 
-``contract.json`` holds the pinned and guarded values of the first start, what data files there were (names and sizes, where
-the launcher sees them), what was allowed since, and the parent of a fork.
+run/contract_file.py says what is stored of it.
 """
 
 from __future__ import annotations
@@ -14,55 +13,48 @@ import dataclasses
 import json
 import time
 from collections.abc import Sequence
-from typing import Literal
 
 from zephon.errors import ConfigError, ContractError, nearest
 from zephon.fastjson import Json
-from zephon.run.contract_file import write_contract
+from zephon.run.contract_file import Contract, Kind, write_contract
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 
-VERSION = 1
 NOT_SET = "(not set)"
 FILES = " (its files)"
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One field that differs between the run and what is asked for now."""
+    """One field whose value now differs from the run's."""
 
-    kind: Literal["pinned", "guarded"]
+    kind: Kind
     field: str
     run: object
     now: object
 
 
-def contract_of(spec: RunSpec, *, parent: Json | None = None, files: Json | None = None) -> Json:
+def contract_of(spec: RunSpec, *, parent: Json | None = None, files: Json | None = None) -> Contract:
     """The contract of a first start; ``files`` as ``listing.listings`` gives them."""
-    made = {"version": VERSION, "pinned": spec.fields_of("pinned"), "guarded": spec.fields_of("guarded"), "allowed": []}
-    if files is not None:
-        made["files"] = dict(files)
-    if parent is not None:
-        made["parent"] = dict(parent)
-    plain: Json = json.loads(json.dumps(made))  # tuples become lists, as they do on disk
-    return plain
+    fields = {"pinned": spec.fields_of("pinned"), "guarded": spec.fields_of("guarded"), "files": files, "parent": parent}
+    return Contract(**json.loads(json.dumps(fields)))  # tuples become lists, as they do on disk
 
 
-def differences(contract: Json, spec: RunSpec, *, files: Json | None = None) -> list[Difference]:
+def differences(contract: Contract, spec: RunSpec, *, files: Json | None = None) -> list[Difference]:
     """All pinned and guarded fields that differ, pinned ones first, by name; then datasets whose files have changed.
 
-    A field that the contract is older than counts as what runs did before it existed (`RunSpec.assumed`).
+    A contract may be older than a field: then the value is what runs did before the field existed (`RunSpec.assumed`).
     """
     now = contract_of(spec)
-    found = []
-    kinds: tuple[Literal["pinned", "guarded"], ...] = ("pinned", "guarded")
+    differing = []
+    kinds: tuple[Kind, ...] = ("pinned", "guarded")
     for kind in kinds:
-        old, new = ({**spec.assumed(kind), **side[kind]} for side in (contract, now))
+        old, new = ({**spec.assumed(kind), **side.fields_of(kind)} for side in (contract, now))
         for field in sorted(old.keys() | new.keys()):
             before, after = old.get(field, NOT_SET), new.get(field, NOT_SET)
             if before != after:
-                found.append(Difference(kind, field, before, after))
-    return found + _changed_files(contract.get("files") or {}, files or {})
+                differing.append(Difference(kind, field, before, after))
+    return differing + _changed_files(contract.files or {}, files or {})
 
 
 def _changed_files(old: Json, new: Json) -> list[Difference]:
@@ -77,20 +69,20 @@ def _changed_files(old: Json, new: Json) -> list[Difference]:
 
 
 def check(
-    contract: Json,
+    contract: Contract,
     spec: RunSpec,
     *,
     allow: Sequence[str] = (),
     run: str,
     files: Json | None = None,
 ) -> list[Difference]:
-    """The guarded differences that ``allow`` lets through; ``files`` are those of now, where they can be seen.
+    """The guarded differences that ``allow`` permits; ``files`` is the data's present listing, where the launcher sees it.
 
     Raises:
         ContractError: a pinned field differs, or a guarded one that is not allowed.
         ConfigError: ``allow`` names something that is no guarded field.
     """
-    found = differences(contract, spec, files=files)
+    differing = differences(contract, spec, files=files)
     guarded = spec.fields_of("guarded")
     for name in allow:
         if not any(_covers(name, field) for field in guarded):
@@ -100,10 +92,10 @@ def check(
                 follows="a change of it would alter the data of later steps" if pinned else "the argument would have no effect",
                 remedy="start a new run from the checkpoint with fork=NAME" if pinned else nearest(name, guarded),
             )
-    refused = [d for d in found if d.kind == "pinned" or not any(_covers(name, d.field) for name in allow)]
+    refused = [d for d in differing if d.kind == "pinned" or not any(_covers(name, d.field) for name in allow)]
     if refused:
         raise _refusal(refused, run)
-    return found
+    return differing
 
 
 def _covers(name: str, field: str) -> bool:
@@ -141,10 +133,10 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def record(rundir: RunDir, contract: Json, spec: RunSpec, allowed: list[Difference], *, attempt: int) -> None:
-    """Writes the contract after a start: the guarded values now in force, and what was allowed when."""
+def record(rundir: RunDir, contract: Contract, spec: RunSpec, allowed: list[Difference], *, attempt: int) -> None:
+    """Writes the contract at a start, with the guarded values now in force and the changes that were allowed."""
     if allowed:
-        contract["guarded"] = contract_of(spec)["guarded"]
         entries = [{**dataclasses.asdict(d), "attempt": attempt, "time": time.time()} for d in allowed]
-        contract["allowed"] = [*contract.get("allowed", []), *entries]
+        guarded = contract_of(spec).guarded
+        contract = dataclasses.replace(contract, guarded=guarded, allowed=(*contract.allowed, *entries))
     write_contract(rundir, contract)

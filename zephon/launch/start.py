@@ -25,7 +25,7 @@ from zephon.launch.job import DEFAULT_WORKER, Job
 from zephon.launch.status import absolute, records_dir, status_of
 from zephon.launch.stored import changed, check_relative, check_same, forget_measures, relocated
 from zephon.run.checkpoints import newest_checkpoint
-from zephon.run.contract_file import has_contract, read_contract
+from zephon.run.contract_file import Contract, has_contract, read_contract
 from zephon.run.directory import RunDir
 from zephon.run.environment import environment, write_environment
 from zephon.run.events import EventLog, EventReader
@@ -157,15 +157,15 @@ def _finished(rundir: RunDir, spec: RunSpec, done: int) -> Started:
 
 def _contract(
     rundir: RunDir, spec: RunSpec, files: Json | None, allow: Sequence[str], parent: Parent | None
-) -> tuple[Json, list[contracts.Difference]]:
+) -> tuple[Contract, list[contracts.Difference]]:
     """The contract of this start, and what ``allow`` lets through."""
     if not has_contract(rundir):
         return contracts.contract_of(spec, parent=parent.to_json() if parent else None, files=files), []
     if parent is not None:
         raise _fork_exists(spec.name)
     contract = read_contract(rundir)
-    if files is not None and not _trained(rundir):  # no step depends on what was asked for before; a fork's weights are given
-        contract = {**contract, "files": files} if contract.get("parent") else contracts.contract_of(spec, files=files)
+    if files is not None and not _trained(rundir):  # no step depends on the old contract; only a fork's weights do
+        contract = dataclasses.replace(contract, files=files) if contract.parent else contracts.contract_of(spec, files=files)
     allowed = contracts.check(contract, spec, allow=allow, run=spec.name, files=files)
     return contract, allowed
 
@@ -184,7 +184,7 @@ def contract_differences(rundir: RunDir, spec: RunSpec, *, files: Json | None = 
     if not has_contract(rundir):
         return []
     contract, trained = read_contract(rundir), _trained(rundir)
-    if backend(spec.scheduler.name).here and not trained and not contract.get("parent"):
+    if backend(spec.scheduler.name).here and not trained and not contract.parent:
         return []
     return contracts.differences(contract, spec, files=files if trained else None)
 

@@ -16,7 +16,7 @@ from zephon.launch.config.overrides import split, to_tree
 from zephon.launch.config.schema import is_group
 from zephon.launch.status import absolute
 from zephon.run.calibration import forget_calibration
-from zephon.run.contract_file import has_contract, read_contract
+from zephon.run.contract_file import Contract, has_contract, read_contract
 from zephon.run.directory import RunDir
 from zephon.run.environment import read_environment
 from zephon.spec.experiment import RunSpec
@@ -89,7 +89,7 @@ def check_relative(spec: RunSpec, rundir: RunDir, attempt: int) -> None:
             )
 
 
-def forget_measures(rundir: RunDir, contract: Json) -> None:
-    """Takes away the calibration of a run that has trained nothing and now gets another contract: it would be of other data."""
+def forget_measures(rundir: RunDir, contract: Contract) -> None:
+    """Removes the calibration of an untrained run that now gets another contract: it was measured on other data."""
     if has_contract(rundir) and read_contract(rundir) != contract:
         forget_calibration(rundir)

@@ -1,19 +1,39 @@
-"""``contract.json``: what a run has promised. The launcher writes it with every start; what it means is launch/contract.py's.
-
-version     of this file
-pinned      values that never change                  field -> value
-guarded     values that change only where allowed     field -> value
-allowed     the changes that were                     field, kind, run, now, attempt, time
-files       names and sizes of the data files         dataset -> {files, size, sha256}; where the launcher sees them
-parent      of a fork                                 run, step, changes
-"""
+"""``contract.json``: what a run has promised. The launcher writes it with every start; launch/contract.py compares it."""
 
 from __future__ import annotations
 
-from zephon.run.directory import RunDir
-from zephon.types import Json
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
 
+from zephon.fastjson import Json
+from zephon.run.directory import RunDir
+
+Kind = Literal["pinned", "guarded"]
+VERSION = 1
 _FILE = "contract.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contract:
+    """What a run has promised.
+
+    Args:
+        pinned: values that never change, by field.
+        guarded: values that change only where ``allow=`` names their field.
+        allowed: the changes that were allowed, each with field, kind, run, now, attempt and time.
+        files: ``{files, size, sha256}`` of each dataset; None where the launcher does not see the data.
+        parent: run, step and changes of a fork; None for any other run.
+    """
+
+    pinned: Mapping[str, object]
+    guarded: Mapping[str, object]
+    allowed: tuple[Json, ...] = ()
+    files: Json | None = None
+    parent: Json | None = None
+
+    def fields_of(self, kind: Kind) -> Mapping[str, object]:
+        return self.pinned if kind == "pinned" else self.guarded
 
 
 def has_contract(rundir: RunDir) -> bool:
@@ -21,11 +41,12 @@ def has_contract(rundir: RunDir) -> bool:
     return rundir.exists(_FILE)
 
 
-def read_contract(rundir: RunDir) -> Json:
+def read_contract(rundir: RunDir) -> Contract:
     """Raises FileNotFoundError: the run was never started."""
-    found: Json = rundir.read_json(_FILE)
-    return found
+    data = rundir.read_json(_FILE)
+    fields = {field.name: data[field.name] for field in dataclasses.fields(Contract)}
+    return Contract(**{**fields, "allowed": tuple(fields["allowed"])})
 
 
-def write_contract(rundir: RunDir, contract: Json) -> None:
-    rundir.write_json(_FILE, data=contract)
+def write_contract(rundir: RunDir, contract: Contract) -> None:
+    rundir.write_json(_FILE, data={"version": VERSION, **dataclasses.asdict(contract)})
