@@ -20,7 +20,7 @@ from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.backends.local import scheduler as local
 from zephon.launch.backends.local.index import app_id_of, apps, prune
-from zephon.launch.backends.local.request import LocalRequest, devices, gpus_of_node
+from zephon.run.supervisor_files import LocalRequest
 
 Maker = Callable[..., Toy]
 pytestmark = pytest.mark.slow  # every test starts real agents, which import torch
@@ -113,21 +113,6 @@ def test_names_with_every_accepted_letter_run(toy: Maker, name: str) -> None:
 def test_ids_are_unique_per_directory_and_attempt(toy: Maker, tmp_path: Path) -> None:
     names = {app_id_of("toy", attempt, run) for attempt in range(1, 101) for run in ("/a/toy", "/b/toy")}
     assert len(names) == 200
-
-
-def test_a_node_keeps_its_gpus_whatever_the_number_of_nodes_and_too_few_are_refused() -> None:
-    gpus = ["0", "1", "2", "3"]
-    assert [gpus_of_node(gpus, index, 2) for index in (0, 1)] == [["0", "1"], ["2", "3"]]
-    assert gpus_of_node([], 7, 2) == []
-    with pytest.raises(ConfigError, match="3 nodes with 2 workers each need 6 GPUs, and this machine gives 4"):
-        gpus_of_node(gpus, 2, 2)
-
-
-def test_gpus_are_named_found_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert devices("0,1, 2,3") == ["0", "1", "2", "3"]
-    assert devices("none") == []
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
-    assert devices("auto") == ["4", "5"]
 
 
 def test_leftovers_of_a_killed_supervisor_are_found_by_the_next_look(toy: Maker) -> None:

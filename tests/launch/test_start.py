@@ -28,6 +28,7 @@ from zephon.run.directory import RunDir
 from zephon.run.environment import read_environment
 from zephon.run.lease import read_lease
 from zephon.run.specs import new_attempt
+from zephon.run.supervisor_files import read_control_port
 
 Maker = Callable[..., Toy]
 pytestmark = pytest.mark.slow  # every test starts real agents, which import torch
@@ -92,9 +93,9 @@ def test_a_running_run_cannot_be_resumed_or_started_again_and_a_stranger_is_refu
         session.start(run.spec, worker=WORKER)
     import socket
 
-    control = Path(run.rundir.path("attempts", "0001", "control.json"))
-    assert control.stat().st_mode & 0o077 == 0, "others could read the token"
-    with socket.create_connection(("127.0.0.1", json.loads(control.read_text())["port"])) as link:
+    port = read_control_port(run.rundir, 1)
+    assert port is not None
+    with socket.create_connection(("127.0.0.1", port.port)) as link:
         link.sendall(b'{"token": "guess", "verb": "stop"}\n')
         assert json.loads(link.makefile("rb").readline())["what"] == "wrong token"
     assert run.status().state == "TRAINING"

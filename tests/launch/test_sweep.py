@@ -10,12 +10,12 @@ import pytest
 
 from tests.agent.toy import WORKER, Toy
 from zephon.launch.backends.local.index import apps
-from zephon.launch.backends.local.supervision import running
 from zephon.launch.cli.arguments import parse
 from zephon.launch.cli.main import main
 from zephon.launch.cli.sweep import expand, points
 from zephon.launch.status import run_names, status_of
 from zephon.run.directory import RunDir
+from zephon.run.supervisor_files import supervisor_lives
 
 Maker = Callable[..., Toy]
 
@@ -50,7 +50,7 @@ def toy_sweep(toy: Toy, tmp_path: Path, *overrides: str) -> list[str]:
 
 
 def end_all(tmp_path: Path) -> None:
-    assert [app.app_id for app in apps() if running(app.rundir, app.attempt)] == []
+    assert [app.app_id for app in apps() if supervisor_lives(app.rundir, app.attempt)] == []
 
 
 @pytest.mark.slow

@@ -17,9 +17,6 @@ from zephon.run.directory import RunDir
 
 PACKAGE = Path(zephon.__file__).parent
 ROWS = re.findall(r"^ +(\S.*?\S)  .*  (run/\w+\.py)$", directory.__doc__ or "", re.M)
-# Who may read and write JSON below a RunDir: run/ itself; a probe; the supervisor's files, which only one machine can use.
-OUTSIDE = {"launch/cli/doctor.py"}
-ELSEWHERE = ("launch/backends/local/", "launch/backends/kubernetes/manifest.py")
 NAME = re.compile(r"[a-z_]+\.(json|jsonl|lock)|COMPLETE")
 
 
@@ -48,7 +45,7 @@ def test_no_other_room_names_a_file_of_the_run_directory() -> None:
     wrong = [
         f"{path.relative_to(PACKAGE)}:{line}: {text}"
         for path in sorted(PACKAGE.rglob("*.py"))
-        if path.parent.name != "run" and not path.relative_to(PACKAGE).as_posix().startswith(ELSEWHERE)
+        if path.parent.name != "run"
         for line, text in constants(path)
         if text in names
     ]
@@ -57,11 +54,9 @@ def test_no_other_room_names_a_file_of_the_run_directory() -> None:
 
 def test_no_other_room_reads_or_writes_json_below_a_run_directory() -> None:
     wrong = [
-        f"{where}:{node.lineno}"
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
         for path in sorted(PACKAGE.rglob("*.py"))
-        if (where := path.relative_to(PACKAGE).as_posix()) not in OUTSIDE
-        and path.parent.name != "run"
-        and not where.startswith(ELSEWHERE)
+        if path.parent.name != "run"
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in ("read_json", "write_json", "find_json")
     ]

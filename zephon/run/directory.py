@@ -21,9 +21,12 @@
         target.json        the size last asked for, on a cluster   launcher                           run/target.py
         supervisor.json    how it stands, on this machine          supervisor                         run/state.py
         stop.json          that it was stopped, on a cluster       launcher                           run/stop.py
+        request.json       what the supervisor runs                launcher                           run/supervisor_files.py
+        control.json       where the supervisor takes commands     supervisor                         run/supervisor_files.py
+        supervisor.lock    locked while the supervisor lives       supervisor                         run/supervisor_files.py
         logs/              node-0/rank-0.log, stages/NAME.log      every process                      run/attempt.py
 
-Beside an attempt's files on this machine lie its supervisor's control port, request and lock (launch/backends/local).
+The supervisor's files and, while an attempt runs, its logs are on its machine; run/attempt.py says where.
 Other programs read what is in parent/ (weights of a fork's parent) and tensorboard/.
 """
 

@@ -9,15 +9,15 @@ from zephon.errors import ConfigError
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 
-_FILE = "spec.json"
+FILE = "spec.json"
 
 
 def new_attempt(rundir: RunDir, spec: RunSpec) -> int:
     """Stores the spec of a new attempt and returns its number; that of a run's first start is kept for the run as well."""
     attempt = max(rundir.attempts(), default=0) + 1
-    while not rundir.create(*RunDir.in_attempt(attempt, _FILE), data=spec.to_dict()):
+    while not rundir.create(*RunDir.in_attempt(attempt, FILE), data=spec.to_dict()):
         attempt += 1
-    rundir.create(_FILE, data=spec.to_dict())
+    rundir.create(FILE, data=spec.to_dict())
     return attempt
 
 
@@ -29,16 +29,16 @@ def read_spec(rundir: RunDir, attempt: int) -> RunSpec:
     """
     if not has_spec(rundir, attempt):
         raise ConfigError(
-            f"{rundir.path(*RunDir.in_attempt(attempt, _FILE))} does not exist",
+            f"{rundir.path(*RunDir.in_attempt(attempt, FILE))} does not exist",
             follows="nobody would know what to train",
             remedy="start the run with `zephon run`",
         )
-    return RunSpec.from_dict(rundir.read_json(*RunDir.in_attempt(attempt, _FILE)))
+    return RunSpec.from_dict(rundir.read_json(*RunDir.in_attempt(attempt, FILE)))
 
 
 def find_spec(rundir: RunDir, attempt: int) -> RunSpec | None:
     """As ``read_spec``, but None where there is no spec that this version can read."""
-    found = rundir.find_json(*RunDir.in_attempt(attempt, _FILE))
+    found = rundir.find_json(*RunDir.in_attempt(attempt, FILE))
     try:
         return RunSpec.from_dict(found) if isinstance(found, dict) else None
     except ConfigError:
@@ -47,7 +47,7 @@ def find_spec(rundir: RunDir, attempt: int) -> RunSpec | None:
 
 def first_spec(rundir: RunDir) -> RunSpec | None:
     """The spec of the run's first start."""
-    found = rundir.find_json(_FILE)
+    found = rundir.find_json(FILE)
     return None if found is None else RunSpec.from_dict(found)
 
 
@@ -57,9 +57,9 @@ def newest_spec(rundir: RunDir) -> RunSpec:
 
 
 def has_spec(rundir: RunDir, attempt: int) -> bool:
-    return rundir.exists(*RunDir.in_attempt(attempt, _FILE))
+    return rundir.exists(*RunDir.in_attempt(attempt, FILE))
 
 
 def write_spec(rundir: RunDir, attempt: int, spec: RunSpec) -> None:
     """Puts a spec that came another way than by a start where all others look for it."""
-    rundir.write_json(*RunDir.in_attempt(attempt, _FILE), data=spec.to_dict())
+    rundir.write_json(*RunDir.in_attempt(attempt, FILE), data=spec.to_dict())

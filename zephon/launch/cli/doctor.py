@@ -26,8 +26,8 @@ from rich.text import Text
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit
 from zephon.launch import start as launcher
+from zephon.launch.backends.local.gpus import devices
 from zephon.launch.backends.local.index import apps
-from zephon.launch.backends.local.request import devices
 from zephon.launch.backends.local.supervision import read_state
 from zephon.launch.backends.registry import backend
 from zephon.launch.cli.arguments import Arguments
@@ -231,7 +231,7 @@ def _writable(rundir: RunDir, need: int | None) -> Iterator[Finding]:
         rundir = RunDir(str(directory))
     name = f"doctor-{uuid.uuid4().hex}.json"
     before = time.time()
-    rundir.write_json(name, data={})
+    rundir.write_bytes(name, data=b"{}\n")
     info = rundir.fs.info(rundir.path(name))
     after = time.time()
     rundir.fs.rm_file(rundir.path(name))

@@ -24,6 +24,7 @@ from zephon.launch.backends.kubernetes.options import KubernetesOptions
 from zephon.launch.backends.kubernetes.overlay import apply_overlay, changes
 from zephon.launch.backends.kubernetes.pod import coordinator_template, labels, node_template, selector
 from zephon.launch.job import COORDINATOR_MODULE
+from zephon.run import specs
 
 # What the agent's exit status means is written in zephon/agent/entry.py.
 
@@ -134,7 +135,7 @@ def _config_map(facts: JobFacts, options: KubernetesOptions) -> Json:
         "kind": "ConfigMap",
         "metadata": _metadata(facts, options, name=facts.name),
         "immutable": True,
-        "data": {"spec.json": facts.job.spec.canonical_json()},
+        "data": {specs.FILE: facts.job.spec.canonical_json()},
     }
 
 

@@ -13,8 +13,9 @@ from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes.facts import JobFacts
 from zephon.launch.backends.kubernetes.names import ATTEMPT, MANAGED_BY, ROLE, RUN, SPEC, SPEC_SHA256, label_value
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, Toleration, Volume
+from zephon.run import specs
 
-SPEC_FILE = "/etc/zephon/spec.json"
+_SPEC_FOLDER = "/etc/zephon"
 MARGIN_S = 30
 
 
@@ -140,7 +141,7 @@ def _container(facts: JobFacts, options: KubernetesOptions, *, command: list[str
             "capabilities": {"drop": ["ALL"]},
         },
         "volumeMounts": [
-            {"name": "spec", "mountPath": "/etc/zephon", "readOnly": True},
+            {"name": "spec", "mountPath": _SPEC_FOLDER, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
             {"name": "shm", "mountPath": "/dev/shm"},
         ],
@@ -160,7 +161,7 @@ def _downward_env() -> list[Json]:
 
 def _plain_env(values: dict[str, str]) -> list[Json]:
     # HOME is on the only writable path that every pod has.
-    found = {"HOME": "/tmp", "ZEPHON_SPEC_FILE": SPEC_FILE, **values}
+    found = {"HOME": "/tmp", "ZEPHON_SPEC_FILE": f"{_SPEC_FOLDER}/{specs.FILE}", **values}
     return [{"name": name, "value": found[name]} for name in sorted(found)]
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from zephon.errors import ConfigError, nearest
-from zephon.launch.backends.local.supervision import command, read_state
+from zephon.launch.backends.local.commands import Rescale, Stop
+from zephon.launch.backends.local.supervision import read_state, send_command
 from zephon.launch.job import Job
 from zephon.run.directory import RunDir
 from zephon.run.events import EventReader
@@ -49,10 +50,10 @@ class LocalBackend:
         return read_state(rundir, attempt)
 
     def stop(self, rundir: RunDir, attempt: int) -> None:
-        command(rundir, attempt, "stop")
+        send_command(rundir, attempt, Stop())
 
     def rescale(self, rundir: RunDir, attempt: int, nodes: int) -> None:
-        command(rundir, attempt, "rescale", nodes=nodes)
+        send_command(rundir, attempt, Rescale(nodes))
 
     def preview(self, rundir: RunDir, attempt: int, nodes: int) -> str:
         return ""

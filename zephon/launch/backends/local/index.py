@@ -11,10 +11,9 @@ import shutil
 import time
 
 from zephon.errors import ConfigError, nearest
-from zephon.launch.backends.local.request import LocalRequest
-from zephon.launch.backends.local.supervision import running
 from zephon.run.attempt import attempt_directory, index_dir
 from zephon.run.directory import RunDir
+from zephon.run.supervisor_files import LocalRequest, supervisor_lives
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,8 +79,8 @@ def prune() -> None:
     for app in apps():
         rundir = app.rundir
         newest = max(rundir.attempts(), default=0)
-        over = app.attempt < newest and not running(rundir, app.attempt)
-        if newest == 0 or over:
+        superseded = app.attempt < newest and not supervisor_lives(rundir, app.attempt)
+        if newest == 0 or superseded:
             (index_dir() / f"{app.app_id}.json").unlink(missing_ok=True)
         if newest == 0 and not rundir.local:
             shutil.rmtree(attempt_directory(rundir, app.attempt), ignore_errors=True)

@@ -12,9 +12,10 @@ from zephon.agent.forkserver import ForkServer, Start
 from zephon.agent.messages import Finish
 from zephon.agent.training import Training
 from zephon.exits import Exit
+from zephon.launch.backends.local.gpus import gpus_of_node
 from zephon.launch.backends.local.processes import end_session
-from zephon.launch.backends.local.request import LocalRequest, gpus_of_node
 from zephon.run.events import EventLog
+from zephon.run.supervisor_files import LocalRequest
 from zephon.spec.experiment import RunSpec
 
 _KILL_MARGIN_S = 10.0
@@ -130,8 +131,7 @@ class Nodes:
         env |= {"ZEPHON_NODE": f"{name}@{incarnation}", "ZEPHON_ENDPOINT": f"127.0.0.1:{self._training.port}"}
         env |= {"ZEPHON_APP_ID": self.request.app_id}
         if self.request.gpus:
-            mine = gpus_of_node(self.request.gpus, index, self.spec.elastic.procs_per_node)
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus_of_node(self.request.gpus, index, self.spec.elastic.procs_per_node))
         env |= {"ZEPHON_LOGS": str(self.logs)}
         log = str(self.logs / name / "agent.log")
         what = Start(module="zephon.agent", argv=self.request.args, env=env, log=log, session=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import socket
@@ -25,12 +24,14 @@ from torchx.specs import AppDef, AppDryRunInfo, ReplicaStatus, Role, RoleStatus,
 
 from zephon.errors import ConfigError, ZephonError
 from zephon.launch.appdef import ROLE, job_of
+from zephon.launch.backends.local.commands import Stop
+from zephon.launch.backends.local.gpus import devices, gpus_of_node
 from zephon.launch.backends.local.index import add, app_id_of, app_of, apps, find_app
-from zephon.launch.backends.local.request import LocalRequest, devices, gpus_of_node
-from zephon.launch.backends.local.supervision import command, read_state, running
+from zephon.launch.backends.local.supervision import read_state, send_command
 from zephon.launch.backends.submission import APP_STATES
-from zephon.run.attempt import attempt_directory
+from zephon.run.attempt import logs_of
 from zephon.run.directory import RunDir
+from zephon.run.supervisor_files import LocalRequest, supervisor_began, supervisor_lives, write_request
 
 _START_TIMEOUT_S = 30.0
 
@@ -85,12 +86,9 @@ class LocalScheduler(Scheduler[LocalOpts]):  # type: ignore[misc]
         """
         request: LocalRequest = dryrun_info.request
         rundir = RunDir(request.run)
-        directory = attempt_directory(rundir, request.attempt)
-        (directory / "logs").mkdir(parents=True, exist_ok=True)
-        path = directory / "request.json"
-        path.write_text(json.dumps(dataclasses.asdict(request), indent=2), encoding="utf-8")
-        path.chmod(0o600)
-        log = directory / "logs" / "supervisor.log"
+        logs = logs_of(rundir, request.attempt)
+        logs.mkdir(parents=True, exist_ok=True)
+        path, log = write_request(request), logs / "supervisor.log"
         with open(log, "ab") as output:
             subprocess.run(
                 [sys.executable, "-m", "zephon.launch.backends.local.supervisor", str(path)],
@@ -107,7 +105,7 @@ class LocalScheduler(Scheduler[LocalOpts]):  # type: ignore[misc]
         add(request)
         deadline = time.monotonic() + _START_TIMEOUT_S
         while read_state(rundir, request.attempt) is None:
-            ended = (directory / "supervisor.lock").exists() and not running(rundir, request.attempt)
+            ended = supervisor_began(rundir, request.attempt) and not supervisor_lives(rundir, request.attempt)
             if ended or time.monotonic() > deadline:
                 raise _did_not_start(log)
             time.sleep(0.02)
@@ -143,7 +141,7 @@ class LocalScheduler(Scheduler[LocalOpts]):  # type: ignore[misc]
         """Without effect on an attempt that has ended."""
         app = app_of(app_id)
         with contextlib.suppress(ZephonError, ConnectionError):
-            command(app.rundir, app.attempt, "stop")
+            send_command(app.rundir, app.attempt, Stop())
 
     def log_iter(
         self,
@@ -176,10 +174,10 @@ def _did_not_start(log: Path) -> ConfigError:
 
 def node_lines(rundir: RunDir, attempt: int, node: int, *, follow: bool, pattern: str = "") -> Iterator[str]:
     """Lines of a node's agent and workers that a regular expression matches; with ``follow`` until the attempt has ended."""
-    logs = attempt_directory(rundir, attempt) / "logs" / f"node-{node}"
+    logs = logs_of(rundir, attempt) / f"node-{node}"
     wanted, offsets = re.compile(pattern), dict[Path, int]()
     while True:
-        alive = running(rundir, attempt)
+        alive = supervisor_lives(rundir, attempt)
         for path in sorted(logs.glob("*.log")) if logs.exists() else []:
             with open(path, "rb") as file:
                 file.seek(offsets.get(path, 0))

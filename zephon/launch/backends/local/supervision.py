@@ -1,14 +1,9 @@
-"""The supervisor of an attempt, seen from other processes: whether it lives, what it wrote, how it is told what to do.
-
-The system frees ``supervisor.lock`` with the process that holds it, so that a killed supervisor never passes for a live one.
-"""
+"""The supervisor of an attempt, as other processes see it: its state, corrected where it was killed, and its control port."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
-import json
 import os
 import shutil
 import signal
@@ -18,11 +13,13 @@ import psutil
 
 from zephon.errors import ConfigError
 from zephon.exits import Exit
+from zephon.launch.backends.local.commands import Command, check_reply, encode
 from zephon.run import state as files
 from zephon.run.attempt import attempt_directory
 from zephon.run.directory import RunDir
 from zephon.run.lease import LEASE_S, read_lease
 from zephon.run.state import AttemptState
+from zephon.run.supervisor_files import read_control_port, supervisor_lives
 
 _FULL_BYTES = 16384
 _TIMEOUT_S = 10.0
@@ -36,7 +33,7 @@ def read_state(rundir: RunDir, attempt: int) -> AttemptState | None:
     state = files.read_state(rundir, attempt)
     if state is None:
         return None if rundir.local else _from_elsewhere(rundir, attempt)
-    if state.ended or running(rundir, attempt):
+    if state.ended or supervisor_lives(rundir, attempt):
         return state
     state = files.read_state(rundir, attempt) or state  # it may have ended properly between the two reads
     if state.ended:
@@ -60,48 +57,27 @@ def _failed(state: AttemptState, message: str) -> AttemptState:
     return dataclasses.replace(state, state="FAILED", status=Exit.FAILED, message=message)
 
 
-def running(rundir: RunDir, attempt: int) -> bool:
-    """Whether a supervisor holds the lock of an attempt's directory on this machine."""
-    try:
-        with open(attempt_directory(rundir, attempt) / "supervisor.lock", "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-
-
-def command(rundir: RunDir, attempt: int, verb: str, **arguments: int) -> None:
-    """Sends one command, ``stop`` or ``rescale`` with ``nodes``, to the supervisor of a running attempt.
+def send_command(rundir: RunDir, attempt: int, command: Command) -> None:
+    """Sends one command to the supervisor of a running attempt.
 
     Raises:
-        ConfigError: it refused, or it does not run.
+        ConfigError: the supervisor refused, or does not run here.
     """
     state = read_state(rundir, attempt)
     if state is None or state.ended:
         raise ConfigError(
             f"attempt {attempt} of {rundir.url} does not run",
-            follows="there is nobody to obey",
             remedy="look at `status`; `resume` starts the run again",
         )
-    directory = attempt_directory(rundir, attempt)
-    if not (directory / "control.json").exists():
+    control = read_control_port(rundir, attempt)
+    if control is None:
         raise ConfigError(
             f"attempt {attempt} of {rundir.url} takes no commands here: it runs on another machine, or has just been started",
-            follows="there is nobody to obey",
             remedy="give the command on the machine that `status` names in its lease, or again in a moment",
         )
-    control = RunDir(str(directory)).read_json("control.json")
-    with socket.create_connection(("127.0.0.1", control["port"]), timeout=_TIMEOUT_S) as link:
-        link.sendall(json.dumps({"verb": verb, **arguments, "token": control["token"]}).encode() + b"\n")
-        reply = json.loads(link.makefile("rb").readline() or b"{}")
-    if not reply.get("ok"):
-        raise ConfigError(
-            reply.get("what", "the supervisor did not answer"),
-            follows=reply.get("follows", "the command had no effect"),
-            remedy=reply.get("remedy", "look at `status` and the supervisor's log"),
-        )
+    with socket.create_connection(("127.0.0.1", control.port), timeout=_TIMEOUT_S) as link:
+        link.sendall(encode(command, control.token))
+        check_reply(link.makefile("rb").readline())
 
 
 def end_leftovers(app_id: str) -> int:

@@ -6,7 +6,7 @@
             └── node-1: ...
 
 It survives the terminal, replaces nodes that die, and ends every process when it ends, also by kill -9: each process asks
-the kernel to die with its parent. ``supervisor.json`` says what it does; an flock on ``supervisor.lock`` says that it lives.
+the kernel to die with its parent. ``supervisor.json`` holds its state; a lock on ``supervisor.lock`` shows that it lives.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import fcntl
-import json
 import os
 import secrets
 import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 from zephon.agent.entry import modules_for
@@ -30,17 +29,17 @@ from zephon.agent.stage_runner import StageRunner
 from zephon.agent.training import Training
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit, outcome_of
-from zephon.fastjson import Json
+from zephon.launch.backends.local.commands import Command, Stop, decode, encode_reply
+from zephon.launch.backends.local.gpus import gpus_of_node
 from zephon.launch.backends.local.nodes import Nodes
-from zephon.launch.backends.local.processes import write_private
-from zephon.launch.backends.local.request import LocalRequest, gpus_of_node
-from zephon.run.attempt import attempt_directory, hand_in_logs
+from zephon.run.attempt import hand_in_logs, logs_of
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.run.events import EventLog
 from zephon.run.lease import RENEW_S, Lease
 from zephon.run.specs import read_spec
 from zephon.run.state import AttemptState, Counts, Resized, State, ended_as, write_state
+from zephon.run.supervisor_files import ControlPort, LocalRequest, hold_supervisor_lock, read_request, write_control_port
 from zephon.stages.record import record_training
 from zephon.stages.stage import TRAIN, Stage, stages_of
 from zephon.stages.walk import StageEnd, Walk
@@ -52,8 +51,7 @@ class Supervisor:
     def __init__(self, request: LocalRequest) -> None:
         self.request = request
         self.rundir = RunDir(request.run)
-        self.where = ("attempts", RunDir.attempt_name(request.attempt))
-        self.directory = attempt_directory(self.rundir, request.attempt)
+        self.logs = logs_of(self.rundir, request.attempt)
         self.spec = read_spec(self.rundir, request.attempt)
         self.events = EventLog(self.rundir, request.attempt, "supervisor")
         self.lease = Lease(self.rundir, holder=request.app_id, token=request.lease)
@@ -62,7 +60,7 @@ class Supervisor:
         self.state: State = "STARTING"
         self.message = ""
         self.status: int | None = None
-        self.nodes = Nodes(request, self.spec, self.events, self.directory / "logs")
+        self.nodes = Nodes(request, self.spec, self.events, self.logs)
         self._written: AttemptState | None = None
         self._server: ForkServer
         self._keeping: asyncio.Future[None]
@@ -75,7 +73,7 @@ class Supervisor:
             ConfigError: another process holds the run.
         """
         self.lease.take()
-        log = str(self.directory / "logs" / "forkserver.log")
+        log = str(self.logs / "forkserver.log")
         self._server = ForkServer.fork([*modules_for(self.request.worker), "zephon.agent.entry"], log=log)
         try:
             status = asyncio.run(self._serve())
@@ -97,8 +95,8 @@ class Supervisor:
             loop.add_signal_handler(sig, self.stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         control = await asyncio.start_server(self._control, "127.0.0.1", 0)
-        told = {"port": control.sockets[0].getsockname()[1], "token": self.token}
-        write_private(str(self.directory / "control.json"), told)
+        port: int = control.sockets[0].getsockname()[1]
+        write_control_port(self.rundir, self.request.attempt, ControlPort(port, self.token))
         self.events.write("supervisor_started", pid=os.getpid(), nodes=self.nodes.target)
         self._write("STARTING", "importing")
         self._keeping = asyncio.ensure_future(self._keep())
@@ -130,7 +128,7 @@ class Supervisor:
         env: dict[str, str | None] = {"ZEPHON_APP_ID": self.request.app_id, "PYTHONUNBUFFERED": "1"}
         if self.request.gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus_of_node(self.request.gpus, 0, self.spec.elastic.procs_per_node))
-        logs = str(self.directory / "logs" / "stages")
+        logs = str(self.logs / "stages")
         runner = StageRunner(self._server, rundir=self.rundir, attempt=self.request.attempt, env=env, logs=logs)
         end = await runner.run(stage, stopping=self._must_end)
         self.events.write("stage_ended", stage=stage.name, state=end.state, status=end.status, cause=end.cause)
@@ -226,33 +224,28 @@ class Supervisor:
         return members.active and members.rerendezvous is None and len(members.members) == self.nodes.target
 
     async def _control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One command per connection: ``{"token", "verb": "stop" | "rescale", "nodes"}``."""
+        """Carries out the one command of a connection."""
         try:
-            message = json.loads(await asyncio.wait_for(reader.readline(), 5.0))
-            reply = self._obey(message)
-            writer.write(json.dumps(reply).encode() + b"\n")
+            command, token = decode(await asyncio.wait_for(reader.readline(), 5.0))
+            writer.write(encode_reply(self._carry_out_command(command, token)))
             await writer.drain()
-        except (TimeoutError, ValueError, KeyError, TypeError, ConnectionError):
-            pass  # a stray or broken connection concerns nobody
+        except (TimeoutError, ValueError, TypeError, ConnectionError):
+            pass  # a stray or broken connection changes nothing
         finally:
             writer.close()
 
-    def _obey(self, message: Json) -> Json:
-        if not secrets.compare_digest(str(message.get("token")), self.token):
-            return {
-                "ok": False,
-                "what": "wrong token",
-                "follows": "a stranger could stop the run",
-                "remedy": "use the zephon verbs",
-            }
+    def _carry_out_command(self, command: Command, token: str) -> ZephonError | None:
+        """The error with which the command is refused, if it is."""
+        if not secrets.compare_digest(token, self.token):
+            return ConfigError("wrong token", follows="a stranger could stop the run", remedy="use the zephon verbs")
         try:
-            if message["verb"] == "stop":
+            if isinstance(command, Stop):
                 self.stop()
             else:
-                self.rescale(int(message["nodes"]))
+                self.rescale(command.nodes)
         except ZephonError as error:
-            return {"ok": False, "what": error.what, "follows": error.follows, "remedy": error.remedy}
-        return {"ok": True}
+            return error
+        return None
 
     def _write_changes(self) -> None:
         """Writes when something that others look at has changed."""
@@ -295,16 +288,12 @@ async def _cancelled(task: asyncio.Future[Any]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """``python -m zephon.launch.backends.local.supervisor REQUEST.json``: detaches, then supervises."""
-    (path,) = sys.argv[1:] if argv is None else argv
-    with open(path, encoding="utf-8") as file:
-        request = LocalRequest(**json.load(file))
+    path = Path(*(sys.argv[1:] if argv is None else argv))
+    request = read_request(path)
     if os.fork() > 0:
         os._exit(0)  # the launcher waits for this one only, and no zombie is left behind
     os.setsid()
-    directory = os.path.dirname(path)
-    lock = os.open(os.path.join(directory, "supervisor.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.set_inheritable(lock, False)
+    hold_supervisor_lock(path.parent)
     try:
         return Supervisor(request).run()
     except ZephonError as error:
