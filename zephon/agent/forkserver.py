@@ -1,13 +1,12 @@
 """A fork server: import once, then start processes in hundredths of a second.
 
     owner ── socketpair, JSON lines ── server (one thread, everything imported) ── fork ── child, child, ...
-      {"start": 7, module, argv, env, log}       ->  {"started": 7, "pid": 4711}
-      {"kill": 7, "signal": 15}
-                                                 <-  {"exited": 7, "status": -9, "time": ...}
+      owner -> ForkOrder, KillOrder
+      owner <- ChildStarted, ChildEnded
 
 The server never starts a thread and never touches a GPU, so a forked child is as good as a new interpreter. Children end
-with the server, and the server with its owner, whatever ends the owner (``PR_SET_PDEATHSIG`` works through kill -9).
-What it gives up: modules that change the process at import do so once, in the server.
+with the server and the server ends with its owner, even by kill -9 (``PR_SET_PDEATHSIG``). The price: a module that changes
+the process at import does so once, in the server.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
 
 from zephon.exits import die_with_parent
 
@@ -40,7 +38,7 @@ class Start:
     """One process to start.
 
     Args:
-        module: what ``python -m`` would run.
+        module: the module, as ``python -m`` takes it.
         argv: its arguments.
         env: added to the server's environment; a value of None removes the name.
         log: file that gets stdout and stderr, appended; the server's own when None.
@@ -52,6 +50,51 @@ class Start:
     env: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     log: str | None = None
     session: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForkOrder(Start):
+    """Start this process, which is called ``handle`` from now on."""
+
+    handle: int
+
+
+@dataclasses.dataclass(frozen=True)
+class KillOrder:
+    """Send a signal to a process, if it has not been reaped; SIGKILL goes to its whole group."""
+
+    handle: int
+    signal: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ChildStarted:
+    """The process exists."""
+
+    handle: int
+    pid: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ChildEnded:
+    """The process has ended, with a status as ``Popen.returncode`` has it, at this unix time."""
+
+    handle: int
+    status: int
+    time: float
+
+
+_Message = ForkOrder | KillOrder | ChildStarted | ChildEnded
+_KINDS: dict[str, type[_Message]] = {kind.__name__: kind for kind in (ForkOrder, KillOrder, ChildStarted, ChildEnded)}
+
+
+def _encode(message: _Message) -> bytes:
+    return json.dumps({"kind": type(message).__name__, **dataclasses.asdict(message)}).encode() + b"\n"
+
+
+def _decode(line: bytes) -> _Message:
+    fields = json.loads(line)
+    return _KINDS[fields.pop("kind")](**fields)
 
 
 class ForkServer:
@@ -91,24 +134,24 @@ class ForkServer:
     def fileno(self) -> int:
         return self._link.fileno()
 
-    def start(self, what: Start) -> int:
-        """Asks for a process and returns its handle at once; ``pids`` knows its pid when it exists.
+    def start(self, process: Start) -> int:
+        """Orders a process and returns its handle at once; ``pids`` has its pid once it exists.
 
         Raises:
             ConnectionError: the server has ended.
         """
         self._next += 1
-        self._send({"start": self._next, **dataclasses.asdict(what)})
+        self._send(ForkOrder(handle=self._next, **vars(process)))
         return self._next
 
     def kill(self, handle: int, sig: signal.Signals) -> None:
         """Signals the process, with SIGKILL its whole group, if it has not been reaped."""
         if handle not in self.exits:
             with contextlib.suppress(ConnectionError):
-                self._send({"kill": handle, "signal": int(sig)})
+                self._send(KillOrder(handle, int(sig)))
 
     def poll(self) -> None:
-        """Takes in what the server has reported; ``exits`` maps handle -> (status as Popen.returncode, unix time)."""
+        """Reads the server's reports; ``exits`` maps handle -> (status as Popen.returncode, unix time)."""
         while select.select([self._link], [], [], 0)[0]:
             self._receive()
 
@@ -122,9 +165,9 @@ class ForkServer:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
-    def _send(self, message: Mapping[str, Any]) -> None:
+    def _send(self, order: ForkOrder | KillOrder) -> None:
         try:
-            self._link.sendall(json.dumps(message).encode() + b"\n")
+            self._link.sendall(_encode(order))
         except OSError as error:
             raise ConnectionError(f"the fork server (pid {self.pid}) has ended") from error
 
@@ -138,19 +181,19 @@ class ForkServer:
         self._buffer += data
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
-            message = json.loads(line)
-            if "started" in message:
-                self.pids[message["started"]] = message["pid"]
-            else:
-                self.exits[message["exited"]] = (message["status"], message["time"])
+            report = _decode(line)
+            if isinstance(report, ChildStarted):
+                self.pids[report.handle] = report.pid
+            elif isinstance(report, ChildEnded):
+                self.exits[report.handle] = (report.status, report.time)
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Imports modules, with ``package.*`` all below a package but ``__main__``; then freezes what exists for cheap forks.
+    """Imports modules (``package.*``: all below a package but ``__main__``), then freezes all objects, which makes forks cheap.
 
-    What cannot be imported (an optional back end) is skipped: the worker that needs it will name it.
-    The native libraries read their thread counts once, when they are loaded: one thread per process unless the user has
-    said otherwise, since several ranks share a machine and a spinning pool of each would slow all of them down.
+    A module that cannot be imported (an optional back end) is skipped: the worker that needs it raises the better error.
+    Native libraries read their thread counts once, when they are loaded. They get one thread per process unless the user has
+    set another number: several ranks share a machine, and the spinning pools of all ranks would slow each other down.
     """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
@@ -174,13 +217,13 @@ def _import_below(package: ModuleType) -> None:
 
 
 def serve(link: socket.socket) -> None:
-    """The server's loop, until its owner goes."""
+    """The server's loop; ends with its owner."""
     wake, wakened = socket.socketpair()
     wake.setblocking(False)
     wakened.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(sig, signal.SIG_IGN)  # its owner's signals are its owner's business
+        signal.signal(sig, signal.SIG_IGN)  # the owner decides when the server ends
     signal.set_wakeup_fd(wakened.fileno(), warn_on_full_buffer=False)
     children: dict[int, int] = {}
     buffer = b""
@@ -196,7 +239,7 @@ def serve(link: socket.socket) -> None:
             buffer += data
             *lines, buffer = buffer.split(b"\n")
             for line in lines:
-                _obey(json.loads(line), link, children, close=[link, wake, wakened])
+                _carry_out(_decode(line), link, children, close=[link, wake, wakened])
 
 
 def _reap(link: socket.socket, children: dict[int, int]) -> None:
@@ -206,61 +249,64 @@ def _reap(link: socket.socket, children: dict[int, int]) -> None:
             return
         handle = children.pop(pid)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)  # whatever the child left in its group ends with it
-        report = {"exited": handle, "status": os.waitstatus_to_exitcode(status), "time": time.time()}
-        link.sendall(json.dumps(report).encode() + b"\n")
+            os.killpg(pid, signal.SIGKILL)  # what the child started in its group ends with it
+        link.sendall(_encode(ChildEnded(handle, os.waitstatus_to_exitcode(status), time.time())))
 
 
-_HELD = (signal.SIGTERM, signal.SIGHUP)
+_BLOCKED = (signal.SIGTERM, signal.SIGHUP)
 
 
-def _obey(message: dict[str, Any], link: socket.socket, children: dict[int, int], *, close: Sequence[socket.socket]) -> None:
-    if "kill" in message:
+def _carry_out(order: _Message, link: socket.socket, children: dict[int, int], *, close: Sequence[socket.socket]) -> None:
+    if isinstance(order, KillOrder):
         for pid, handle in children.items():
-            if handle == message["kill"]:
-                send = os.killpg if message["signal"] == signal.SIGKILL else os.kill
+            if handle == order.handle:
+                send = os.killpg if order.signal == signal.SIGKILL else os.kill
                 with contextlib.suppress(ProcessLookupError):
-                    send(pid, message["signal"])
-        return
+                    send(pid, order.signal)
+    elif isinstance(order, ForkOrder):
+        _fork(order, link, children, close)
+
+
+def _fork(order: ForkOrder, link: socket.socket, children: dict[int, int], close: Sequence[socket.socket]) -> None:
     server = os.getpid()
-    # Held back until the child has handlers of its own: it inherits our ignoring, and a signal that comes in between,
-    # such as an early stop, would be lost for good.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    # These signals wait until the child has its own handlers: the child inherits that the server ignores them, and would
+    # lose an early stop for good.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     pid = os.fork()
     if pid == 0:
-        _become(message, server, close)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
-    if not message["session"]:
-        with contextlib.suppress(OSError):  # both sides do it, so that neither can be late
+        _become(order, server, close)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
+    if not order.session:
+        with contextlib.suppress(OSError):  # the child does the same: whoever comes first
             os.setpgid(pid, pid)
-    children[pid] = message["start"]
-    link.sendall(json.dumps({"started": message["start"], "pid": pid}).encode() + b"\n")
+    children[pid] = order.handle
+    link.sendall(_encode(ChildStarted(order.handle, pid)))
 
 
-def _become(message: dict[str, Any], server: int, close: Sequence[socket.socket]) -> None:
+def _become(process: Start, server: int, close: Sequence[socket.socket]) -> None:
     """The forked child: never returns."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        for sig in (signal.SIGCHLD, *_HELD):
+        for sig in (signal.SIGCHLD, *_BLOCKED):
             signal.signal(sig, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
-        for connection in close:
-            connection.close()
-        if message["session"]:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
+        for inherited in close:
+            inherited.close()
+        if process.session:
             os.setsid()
         else:
             os.setpgid(0, 0)
         die_with_parent(server)
-        if message["log"]:
-            _redirect(message["log"])
-        for name, value in message["env"].items():
+        if process.log:
+            _redirect(process.log)
+        for name, value in process.env.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        sys.argv = [message["module"], *message["argv"]]
-        code = _exit_code(lambda: runpy.run_module(message["module"], run_name="__main__", alter_sys=True))
+        sys.argv = [process.module, *process.argv]
+        code = _exit_code(lambda: runpy.run_module(process.module, run_name="__main__", alter_sys=True))
     except BaseException:  # noqa: BLE001 - the last line of a process: it must end here, with its traceback in the log
         traceback.print_exc()
     finally:

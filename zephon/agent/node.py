@@ -178,8 +178,8 @@ class NodeAgent(SimpleElasticAgent):
                 generation = self.rendezvous.generation
                 mark_start(log_file, generation=generation, rank=worker.global_rank, world_size=worker.world_size)
             argv = ["--run", self.config.run, "--attempt", str(self.config.attempt)]
-            what = Start(module=self.config.worker, argv=argv, env=env, log=log_file)
-            self._handles[worker.local_rank] = self.server.start(what)
+            process = Start(module=self.config.worker, argv=argv, env=env, log=log_file)
+            self._handles[worker.local_rank] = self.server.start(process)
         log.info("generation %d: %d workers started", self.rendezvous.generation, len(self._handles))
         return dict(self._handles)
 

@@ -48,8 +48,8 @@ class StageRunner:
 
     def start(self, stage: Stage, *, token: int | None = None) -> None:
         """``token`` is the fencing token of the order, where nodes carry stages out."""
-        what = process_of(stage, rundir=self.rundir, attempt=self.attempt, env=self.env, log=self._log(stage), token=token)
-        self.stage, self._handle, self._stopped_at = stage, self.server.start(what), None
+        process = process_of(stage, rundir=self.rundir, attempt=self.attempt, env=self.env, log=self._log(stage), token=token)
+        self.stage, self._handle, self._stopped_at = stage, self.server.start(process), None
 
     def stop(self) -> None:
         """Asks the process to end: SIGTERM, and SIGKILL when it is asked again five seconds later."""

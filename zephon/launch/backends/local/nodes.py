@@ -134,8 +134,8 @@ class Nodes:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus_of_node(self.request.gpus, index, self.spec.elastic.procs_per_node))
         env |= {"ZEPHON_LOGS": str(self.logs)}
         log = str(self.logs / name / "agent.log")
-        what = Start(module="zephon.agent", argv=self.request.args, env=env, log=log, session=True)
-        handle = self._server.start(what)
+        process = Start(module="zephon.agent", argv=self.request.args, env=env, log=log, session=True)
+        handle = self._server.start(process)
         self._there[index] = NodeProcess(index, incarnation, handle, time.monotonic())
         self.events.write("node_started", node=self._there[index].name)
 
