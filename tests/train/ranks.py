@@ -35,7 +35,7 @@ class Meet:
     def __call__(self, *, rank: int | None = None, size: int | None = None, name: str = "first", **options: Any) -> Membership:
         size = size or self.size
         local = options.pop("local_size", size)
-        timeout_s = options.pop("timeout_s", 30.0)
+        timeout_s = options.pop("timeout_s", 60.0)
         process = ProcessInfo(rank=self.rank if rank is None else rank, size=size, local_size=local)
         store = torch.distributed.FileStore(f"{self.folder}/{name}", size)
         return join(process, device=torch.device("cpu"), timeout_s=timeout_s, store=store, **options)
@@ -96,7 +96,7 @@ class Ranks:
         return [value for _, value in found]
 
 
-def on_ranks(function: Callable[..., Any], size: int, *args: Any, timeout: float = 60.0) -> list[Any]:
+def on_ranks(function: Callable[..., Any], size: int, *args: Any, timeout: float = 120.0) -> list[Any]:
     """``function(meet, rank, *args)`` of every rank, by rank. All processes are gone when this returns."""
     with Ranks(function, size, *args) as ranks:
         return ranks.results(timeout=timeout)

@@ -11,8 +11,8 @@ from tests.train.test_worker import write_run
 from zephon.run.checkpoints import complete_steps
 from zephon.run.directory import RunDir
 from zephon.run.metrics import series
+from zephon.run.mirror import Mirror
 from zephon.train import worker
-from zephon.train.records import Mirror
 
 
 def far_run(meet: Meet, rank: int) -> list[Any]:

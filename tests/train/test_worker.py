@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
+import statistics
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from zephon.run.metrics import series
 from zephon.run.specs import write_spec
 from zephon.spec.experiment import RunSpec
 from zephon.train import worker
+from zephon.train.session import Session, Update
+from zephon.train.step import GlobalStep
 
 
 def write_run(folder: Path | str, attempt: int = 1, **changes: Any) -> None:
@@ -38,7 +41,7 @@ def write_run(folder: Path | str, attempt: int = 1, **changes: Any) -> None:
         "model": {"dim": 16, "layers": 1, "heads": 2},
         "optimizer": {"lr": 1e-2},
         "checkpoint": {"every": 4},
-        "trainer": {"steps": 10, "microbatch_size": 2, "device": "cpu", "tensorboard": False, "process_group_timeout_s": 20.0},
+        "trainer": {"steps": 10, "microbatch_size": 2, "device": "cpu", "tensorboard": False, "process_group_timeout_s": 60.0},
     }
     for name, value in changes.items():
         *groups, last = name.split("__")
@@ -50,38 +53,50 @@ def write_run(folder: Path | str, attempt: int = 1, **changes: Any) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A free port below those that the kernel gives to outgoing connections, which could take it before rank 0 listens."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def work(
     meet: Meet, rank: int, folder: str, attempt: int, port: int, leave: dict[int, int], env: dict[str, str]
 ) -> tuple[int, str]:
-    """One worker: its exit status and what it told. ``leave`` maps a rank to the step after which it gets SIGTERM."""
+    """One worker: its exit status and what it logged. ``leave`` maps a rank to the step after which it gets SIGTERM."""
     os.environ.update(env)
     if meet.size > 1:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(meet.size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(meet.size))
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     if rank in leave:
-        progress = Path(folder, "attempts", RunDir.attempt_name(attempt), "progress.json")
-        threading.Thread(target=_terminate_at, args=(progress, leave[rank]), daemon=True).start()
-    told: list[str] = []
-    worker.log = told.append
-    return worker.main(folder, attempt), "\n".join(told)
+        _terminate_after(leave[rank])
+    lines: list[str] = []
+    worker.log = lines.append
+    return worker.main(folder, attempt), "\n".join(lines)
 
 
-def _terminate_at(progress: Path, step: int) -> None:
-    while not progress.exists() or json.loads(progress.read_text())["step"] < step:
-        time.sleep(0.005)
-    os.kill(os.getpid(), signal.SIGTERM)
+def _terminate_after(step: int) -> None:
+    """This process gets SIGTERM as soon as it has trained so many steps of the run, however fast it is."""
+    update = Session.update
+
+    def update_and_terminate(session: Session, batch: GlobalStep) -> Update:
+        done = update(session, batch)
+        if session.step == step:
+            signal.raise_signal(signal.SIGTERM)
+        return done
+
+    Session.update = update_and_terminate
 
 
 def workers_with_logs(
     folder: Path, size: int, attempt: int = 1, leave: dict[int, int] | None = None, **env: str
 ) -> list[tuple[int, str]]:
-    """(exit status, what it told) of each rank."""
-    return on_ranks(work, size, str(folder), attempt, free_port(), leave or {}, env, timeout=90)
+    """(exit status, what it logged) of each rank."""
+    return on_ranks(work, size, str(folder), attempt, free_port(), leave or {}, env, timeout=150)
 
 
 def workers(folder: Path, size: int, attempt: int = 1, leave: dict[int, int] | None = None, **env: str) -> list[int]:
@@ -182,9 +197,9 @@ def test_a_line_that_is_not_json_ends_every_rank_with_its_address(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "part.jsonl").write_text("\n".join(lines))
     write_run(tmp_path, data__datasets={"mine": {"path": str(tmp_path / "data")}}, data__chunk_bytes=1024, trainer__steps=500)
-    for status, told in workers_with_logs(tmp_path, 2):
+    for status, log in workers_with_logs(tmp_path, 2):
         assert status == 65
-        assert f"address: dataset 'mine', shard 'part.jsonl', byte {sum(len(line) + 1 for line in lines[:70])}" in told
+        assert f"address: dataset 'mine', shard 'part.jsonl', byte {sum(len(line) + 1 for line in lines[:70])}" in log
 
 
 def test_without_a_spec_the_attempt_is_refused(tmp_path):
@@ -206,15 +221,16 @@ def test_other_data_under_an_old_ledger_ends_every_rank_and_names_the_lane(unbro
     changed = json.loads(lines[2])
     changed["digest"], changed["lanes"][3] = "0" * 64, "0" * 12
     (tmp_path / "ledger.jsonl").write_text("\n".join([*lines[:2], json.dumps(changed)]) + "\n")
-    for status, told in workers_with_logs(tmp_path, 2):
+    for status, log in workers_with_logs(tmp_path, 2):
         assert status == 65
-        assert "the first lane that differs is 3" in told
+        assert "the first lane that differs is 3" in log
 
 
 def test_loader_ledger_and_metrics_cost_under_3_percent_of_a_10_million_parameter_model(tmp_path):
     model = {"dim": 320, "layers": 8, "heads": 5}
-    write_run(tmp_path, model=model, pipeline__context_length=129, trainer__steps=4, checkpoint__every=100)
+    write_run(tmp_path, model=model, pipeline__context_length=129, trainer__steps=9, checkpoint__every=100)
     assert workers(tmp_path, 1) == [0]
-    steady = [one["seconds"] for one in series(RunDir(str(tmp_path)))][2:]
-    ours = sum(one[phase] for one in steady for phase in ("data", "agree", "record"))
-    assert ours < 0.03 * sum(one["step"] for one in steady)
+    steady = [line["seconds"] for line in series(RunDir(str(tmp_path)))][2:]
+    # The median step: on a shared machine a single one may wait for the processor and not for the loader.
+    shares = [sum(seconds[phase] for phase in ("data", "agree", "record")) / seconds["step"] for seconds in steady]
+    assert statistics.median(shares) < 0.03
