@@ -81,7 +81,7 @@ def rank_main(rank: int, size: int, folder: str, steps: int, quick: bool, answer
     for _ in range(steps):
         for way, session in sessions.items():
             step = next(sources[way])
-            membership.exchange(None)  # begin together, so that nobody's lateness counts
+            membership.exchange(None)  # begin together, so that a rank that comes late does not count
             wall, cpu = time.perf_counter(), time.process_time()
             update = session.update(step)
             taken[way].wall.append(time.perf_counter() - wall)
@@ -148,12 +148,12 @@ def _slowest(of_ranks: list[list[float]]) -> list[float]:
     return [max(step) for step in zip(*of_ranks, strict=True)][WARM_UP:]
 
 
-def _ratio(one: list[float], other: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(one, other, strict=True))
+def _ratio(times: list[float], baseline: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(times, baseline, strict=True))
 
 
-def _relative(found: float, reference: float) -> float:
-    return abs(found - reference) / abs(reference)
+def _relative(loss: float, reference: float) -> float:
+    return abs(loss - reference) / abs(reference)
 
 
 if __name__ == "__main__":

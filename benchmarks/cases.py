@@ -55,25 +55,25 @@ def beside_floor(folder: str, cores: int, options: dict[str, Any]) -> tuple[Any,
 def text(folder: str, cores: int, tokens: int, rounds: int, **options: Any) -> dict[str, float]:
     """Raw text against the floor by processor time; between rounds the loader stands still with its read-ahead full."""
     floor, loader, batches = beside_floor(folder, cores, options)
-    found = pairs(lambda: floor.run(tokens), lambda: take(batches, tokens), rounds)
+    compared = pairs(lambda: floor.run(tokens), lambda: take(batches, tokens), rounds)
     loader.close()
-    return found
+    return compared
 
 
 def stream(folder: str, cores: int, tokens: int, rounds: int, **options: Any) -> dict[str, float]:
     """Raw text against the floor by the clock; what lay ready is taken before, so that as much lies ready after as before."""
     floor, loader, batches = beside_floor(folder, cores, options)
-    found = []
+    seconds = []
     for _ in range(rounds):
         settle()
-        one = clock(lambda: floor.run(tokens))
+        baseline = clock(lambda: floor.run(tokens))
         take(batches, 6_000_000)
-        found.append((one, clock(lambda: take(batches, tokens))))
+        seconds.append((baseline, clock(lambda: take(batches, tokens))))
     loader.close()
     return {
-        "ratio": statistics.median(one / other for one, other in found),
-        "floor": 1 / min(one for one, _ in found),
-        "loader": 1 / min(other for _, other in found),
+        "ratio": statistics.median(baseline / loaded for baseline, loaded in seconds),
+        "floor": 1 / min(baseline for baseline, _ in seconds),
+        "loader": 1 / min(loaded for _, loaded in seconds),
     }
 
 
@@ -98,9 +98,9 @@ def first(folder: str, cores: int) -> dict[str, float]:
     pin(cores)
     loader = pipeline(folder)
     next(iter(loader))
-    found = {"seconds": time.perf_counter() - _BEGUN, "cpu": time.process_time()}
+    figures = {"seconds": time.perf_counter() - _BEGUN, "cpu": time.process_time()}
     loader.close()
-    return found
+    return figures
 
 
 def state(folder: str, cores: int) -> dict[str, float]:
@@ -134,9 +134,9 @@ def restore(folder: str, cores: int, step: int, lanes: int) -> dict[str, float]:
     begun, spent = time.perf_counter(), time.process_time()
     loader.restore({**saved, "step": step, "lanes": dict.fromkeys(range(lanes), cursor)})
     next(iter(loader))
-    found = {"seconds": time.perf_counter() - begun, "cpu": time.process_time() - spent}
+    figures = {"seconds": time.perf_counter() - begun, "cpu": time.process_time() - spent}
     loader.close()
-    return found
+    return figures
 
 
 def lanes(folder: str, cores: int, lanes: int, tokens: int) -> dict[str, float]:
@@ -152,9 +152,9 @@ def lanes(folder: str, cores: int, lanes: int, tokens: int) -> dict[str, float]:
     settle()
     # At least one flush interval of every lane, else only what lies ready is taken.
     spent = cost(lambda: take(batches, max(tokens, lanes * 1_000_000)))
-    found = {"cpu": spent, "mb": resident_mb() - before}
+    figures = {"cpu": spent, "mb": resident_mb() - before}
     loader.close()
-    return found
+    return figures
 
 
 def meters(folder: str, cores: int) -> dict[str, float]:

@@ -26,7 +26,7 @@ from zephon.spec.experiment import ModelSpec, RunSpec
 from zephon.train import distributed, optim, reduction, usage
 from zephon.train.attention import has_varlen
 from zephon.train.feed import job_for
-from zephon.train.model import Decoder, initialise
+from zephon.train.model import Decoder, initialise, parameter_count
 from zephon.train.session import Session, build
 from zephon.train.step import TokenRows
 
@@ -91,11 +91,11 @@ def precision(device: torch.device) -> Iterator[Line]:
                 name = f"{'bfloat16' if low else 'float32'}, {attend}{', compiled' if compiled else ''}"
                 began = time.perf_counter()
                 try:
-                    found = gradient(device, rows, attend=attend, low=low, compiled=compiled)
+                    measured = gradient(device, rows, attend=attend, low=low, compiled=compiled)
                 except Exception as error:  # noqa: BLE001 - a path that breaks is a row of the table, not the end of it
                     yield Line(name=name, found=f"{type(error).__name__}: {error}"[:60], good=False)
                     continue
-                gap = relative(found, reference)
+                gap = relative(measured, reference)
                 took = time.perf_counter() - began
                 yield Line(
                     name=name, found=f"off by {gap:.1e}, {took:.1f} s", allowed=f"at most {allowed:.0e}", good=gap <= allowed
@@ -123,7 +123,7 @@ def gradient(
 
 def canonical(device: torch.device, membership: distributed.Membership) -> Iterator[Line]:
     """Bits that must repeat, and the distance between the two reductions."""
-    reduction.repeatable(device)
+    reduction.use_deterministic_kernels(device)
     model = Decoder(SMALL, VOCABULARY, attend="dense")
     initialise(model, seed=0, layers=SMALL.layers)
     model = model.to(device)
@@ -150,7 +150,7 @@ def canonical(device: torch.device, membership: distributed.Membership) -> Itera
 
 
 def speed(device: torch.device, membership: distributed.Membership, *, seconds: float, small: bool) -> Iterator[Line]:
-    """Trains on raw text for a while and tells how that went."""
+    """Trains on raw text for a while and reports its speed."""
     spec = RunSpecs.small if small else RunSpecs.large
     if device.type == "cpu":
         spec = replace(spec, trainer=replace(spec.trainer, device="cpu"))
@@ -161,7 +161,7 @@ def speed(device: torch.device, membership: distributed.Membership, *, seconds: 
             measured = _train_for(session, seconds)
         finally:
             session.close()
-    size = sum(p.numel() for p in session.module.parameters())
+    size = parameter_count(session.module)
     yield Line(name="parameters", found=f"{size / 1e6:.0f} M")
     yield Line(name="tokens/s", found=f"{measured['tokens_per_s']:,.0f} ({measured['steps']} steps)")
     if session.peak is not None:
@@ -191,15 +191,15 @@ def _train_for(session: Session, seconds: float) -> dict[str, Any]:
 
 
 def some_rows() -> TokenRows:
-    """The same rows everywhere: documents of 50 tokens, some labels left out."""
+    """The same rows everywhere: documents of 50 tokens, some labels masked."""
     ids = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) * 7919 % VOCABULARY
     labels = ids.roll(-1, dims=1)
     labels[:, ::11] = -100
     return TokenRows(input_ids=ids, labels=labels, positions=(torch.arange(LENGTH) % 50).repeat(ROWS, 1))
 
 
-def relative(found: Tensor, reference: Tensor) -> float:
-    return float((found - reference).norm() / reference.norm())
+def relative(vector: Tensor, reference: Tensor) -> float:
+    return float((vector - reference).norm() / reference.norm())
 
 
 class RunSpecs:

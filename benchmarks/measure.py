@@ -15,7 +15,7 @@ import psutil
 
 
 def cost(run: Callable[[], int]) -> float:
-    """Seconds of processor per million tokens of a function that returns how many it made, with all that goes on behind it."""
+    """Seconds of processor per million tokens of a function that returns how many it made, with all work that it starts."""
     begun = time.process_time()
     tokens = run()
     settle()
@@ -47,8 +47,8 @@ def pairs(floor: Callable[[], int], loader: Callable[[], int], rounds: int) -> d
     """
     taken = [(cost(floor), cost(loader)) for _ in range(rounds)]
     return {
-        "ratio": statistics.median(one / other for one, other in taken),
-        "floor": 1 / min(one for one, _ in taken),
+        "ratio": statistics.median(baseline / loaded for baseline, loaded in taken),
+        "floor": 1 / min(baseline for baseline, _ in taken),
         "loader": 1 / min(other for _, other in taken),
     }
 
@@ -57,8 +57,8 @@ def in_child(case: str, cores: int, **arguments: Any) -> dict[str, Any]:
     """Runs a function of `benchmarks.cases` in a fresh process on the first cores that this one may use."""
     command = [sys.executable, "-m", "benchmarks.cases", case, json.dumps({"cores": cores, **arguments})]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def pin(cores: int) -> None:

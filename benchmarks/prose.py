@@ -52,26 +52,26 @@ class Prose:
 
     def _spelled(self, counted: dict[str, int], count: int) -> list[str]:
         follows = _follows(counted)
-        one = two = np.full(count, _LETTERS - 1)
+        before = last = np.full(count, _LETTERS - 1)
         letters = np.zeros((count, _LONGEST), np.uint8)
         alive = np.ones(count, bool)
         for place in range(_LONGEST):
-            drawn = self._random.random(count) * follows[one, two, -1]
-            letter = np.minimum((follows[one, two] <= drawn[:, None]).sum(1), _LETTERS - 1)
+            drawn = self._random.random(count) * follows[before, last, -1]
+            letter = np.minimum((follows[before, last] <= drawn[:, None]).sum(1), _LETTERS - 1)
             if place < 2:  # no word of one letter
                 letter = np.where(letter == _LETTERS - 1, self._random.integers(0, _LETTERS - 1, count), letter)
             alive &= letter != _LETTERS - 1
             letters[:, place] = np.where(alive, letter + ord("a"), 0)
-            one, two = two, letter
+            before, last = last, letter
         return letters.view(f"S{_LONGEST}").ravel().astype(str).tolist()
 
 
 def _follows(counted: dict[str, int]) -> Array:
     """float64[27, 27, 27]: how often a letter follows two others, summed up over the letters."""
-    found = np.zeros((_LETTERS,) * 3)
+    follows = np.zeros((_LETTERS,) * 3)
     for word, count in counted.items():
-        one = two = _LETTERS - 1
+        before = last = _LETTERS - 1
         for letter in [*(ord(c) - ord("a") for c in word.lower()), _LETTERS - 1]:
-            found[one, two, letter] += count
-            one, two = two, letter
-    return np.cumsum(found + 1e-3, axis=2)
+            follows[before, last, letter] += count
+            before, last = last, letter
+    return np.cumsum(follows + 1e-3, axis=2)

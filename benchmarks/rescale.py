@@ -85,7 +85,7 @@ def torchrun(rundir: RunDir, port: int, log: Path) -> Iterator[subprocess.Popen[
     """One stock agent; ended with its workers."""
     argv = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=1000"]
     argv += ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--rdzv-id=bench", "--rdzv-conf=last_call_timeout=1"]
-    # Behind "--", because torchrun would read the worker's --run as short for its own --run-path.
+    # After "--", because torchrun would read the worker's --run as short for its own --run-path.
     argv += ["-m", "--", "zephon.train", "--run", rundir.url, "--attempt", "1"]
     env = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
     with open(log, "ab") as output:
@@ -129,15 +129,15 @@ def _until(test: Callable[[], bool], limit_s: float) -> None:
         time.sleep(0.05)
 
 
-def show(found: list[dict[str, Any]]) -> None:
+def show(resizes: list[dict[str, Any]]) -> None:
     for kind in ("up", "down", "replaced", "alone"):
-        events = [event for event in found if event["kind"] == kind]
+        events = [event for event in resizes if event["kind"] == kind]
         if events:
             parts = "  ".join(f"{name} {statistics.median(e['parts_s'][name] for e in events):.2f}" for name in PARTS)
             lost = sum(event["lost_steps"] for event in events)
             stall = statistics.median(event["stall_s"] for event in events)
             print(f"{kind:<9} n={len(events):<3} median stall {stall:.2f} s   {parts}   lost {lost} steps")
-    print(f"all       n={len(found):<3} median stall {statistics.median(event['stall_s'] for event in found):.2f} s")
+    print(f"all       n={len(resizes):<3} median stall {statistics.median(event['stall_s'] for event in resizes):.2f} s")
 
 
 def main() -> int:
@@ -148,12 +148,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as runs:
         os.environ["XDG_STATE_HOME"] = f"{runs}/state"
-        found = ours(runs, arguments.changes)
-        show(found)
+        resizes = ours(runs, arguments.changes)
+        show(resizes)
         stock = theirs(runs, arguments.torchrun)
     if stock:
         print(f"torchrun  n={len(stock):<3} median stall {statistics.median(stock):.2f} s (scale-up only)")
-    print(json.dumps({"ours": [event["stall_s"] for event in found], "torchrun": stock, "load": os.getloadavg()[0]}))
+    print(json.dumps({"ours": [event["stall_s"] for event in resizes], "torchrun": stock, "load": os.getloadavg()[0]}))
     return 0
 
 

@@ -46,15 +46,15 @@ def main() -> int:
     console.rule("the uninterrupted run")
     _leg(console, ["run", *settings, "name=reference", "nodes=1"], ledgers["reference"], None, common)
 
-    found = rows(str(ledgers["rescaled"]), str(ledgers["reference"]))
-    same, words = sentence(found)
+    steps = rows(str(ledgers["rescaled"]), str(ledgers["reference"]))
+    same, words = sentence(steps)
     picture = runs / "losses.svg"
-    picture.write_text(loss_picture(found), "utf-8")
-    console.print(table(found))
+    picture.write_text(loss_picture(steps), "utf-8")
+    console.print(table(steps))
     console.print(f"{words}\nPicture: {picture}    Time: {time.monotonic() - started:.0f} s", soft_wrap=True, highlight=False)
-    complete = len(found) == chosen.steps
+    complete = len(steps) == chosen.steps
     if not complete:
-        console.print(f"But only {len(found)} of {chosen.steps} steps were trained.")
+        console.print(f"But only {len(steps)} of {chosen.steps} steps were trained.")
     return 0 if same and complete else 1
 
 

@@ -37,11 +37,11 @@ def pipeline() -> Pipeline:
 def visits(source: StaticMixtureWorkSource) -> list[list[tuple[str, int]]]:
     """(dataset, chunk) by lane and position."""
     plan, names = source.plan(LANES, dict.fromkeys(SIZES, (1, 1))), list(SIZES)
-    found = []
+    orders = []
     for lane in range(LANES):
         chunks = [plan.chunk(lane, position) for position in range(CHUNKS)]
-        found.append([(names[chunk.dataset], chunk.index) for chunk in chunks if chunk is not None])
-    return found
+        orders.append([(names[chunk.dataset], chunk.index) for chunk in chunks if chunk is not None])
+    return orders
 
 
 def cursors(built: Pipeline) -> Iterator[tuple[int, int, Cursor]]:
@@ -107,13 +107,13 @@ def lane_rows(lanes: list[list[tuple[str, int]]], taken: list[tuple[int, int, Cu
             if owner == lane:
                 x = LEFT + cursor.position * BOX + (cursor.delivered - 1) * 42
                 yield box(x, y + 46, f"s{step}", "#555555", width=36)
-        cursor = [one for step, owner, one in taken if owner == lane and step == SAVED_AFTER][-1]
+        cursor = [cursor for step, owner, cursor in taken if owner == lane and step == SAVED_AFTER][-1]
         x = LEFT + cursor.position * BOX + cursor.delivered * 42 - 3
-        said = f"saved after step {SAVED_AFTER}: position {cursor.position}, delivered {cursor.delivered}"
+        caption = f"saved after step {SAVED_AFTER}: position {cursor.position}, delivered {cursor.delivered}"
         if cursor.carried_tokens:
-            said += f", {cursor.carried_tokens} tokens carried over from the last {_chunks(cursor.carried_chunks)} before it"
+            caption += f", {cursor.carried_tokens} tokens carried over from the last {_chunks(cursor.carried_chunks)} before it"
         yield f'<path d="M {x:.0f} {y + 76} l -7 12 l 14 0 z" fill="#2a8c4a"/>'
-        yield label(LEFT, y + 106, f"{said}: {len(cursor.encode())} bytes", colour="#2a8c4a")
+        yield label(LEFT, y + 106, f"{caption}: {len(cursor.encode())} bytes", colour="#2a8c4a")
 
 
 def _chunks(count: int) -> str:

@@ -43,14 +43,14 @@ def rows(ledger: str, reference: str) -> list[Row]:
     ]
 
 
-def table(found: Sequence[Row], *, around: int = 2) -> Table:
+def table(steps: Sequence[Row], *, around: int = 2) -> Table:
     """Step, digest, world size and loss; of each leg the first and last ``around`` steps."""
     shown = Table(title="Every step of the rescaled run beside the uninterrupted one", title_justify="left")
     for heading, justify in (("step", "right"), ("world size", "right"), ("digest", "left"), ("loss", "right")):
         shown.add_column(heading, justify=justify)  # type: ignore[arg-type]
     for heading, justify in (("reference digest", "left"), ("loss", "right"), ("same batch", "left")):
         shown.add_column(heading, justify=justify)  # type: ignore[arg-type]
-    for leg in legs(found):
+    for leg in legs(steps):
         for i, row in enumerate(leg):
             if i == around and len(leg) > 2 * around:
                 same = sum(r.same for r in leg[around:-around])
@@ -62,30 +62,30 @@ def table(found: Sequence[Row], *, around: int = 2) -> Table:
     return shown
 
 
-def legs(found: Sequence[Row]) -> list[list[Row]]:
+def legs(steps: Sequence[Row]) -> list[list[Row]]:
     """Consecutive steps of one world size."""
     split: list[list[Row]] = []
-    for row in found:
+    for row in steps:
         if not split or split[-1][-1].world_size != row.world_size:
             split.append([])
         split[-1].append(row)
     return split
 
 
-def sentence(found: Sequence[Row]) -> tuple[bool, str]:
+def sentence(steps: Sequence[Row]) -> tuple[bool, str]:
     """Whether all legs agree with the reference, and the sentence that says so."""
-    sizes = " -> ".join(str(leg[0].world_size) for leg in legs(found))
-    differing = [row.step for row in found if not row.same]
-    if not found:
-        return False, "No step was trained: nothing can be said."
+    sizes = " -> ".join(str(leg[0].world_size) for leg in legs(steps))
+    differing = [row.step for row in steps if not row.same]
+    if not steps:
+        return False, "No step was trained: there is nothing to compare."
     if differing:
         return (
             False,
             f"NO: at world sizes {sizes}, step {differing[0]} is the first of {len(differing)} whose global batch differs.",
         )
-    apart = max(abs(row.loss - row.reference.rest["loss"]) for row in found if row.reference is not None)
+    apart = max(abs(row.loss - row.reference.rest["loss"]) for row in steps if row.reference is not None)
     return True, (
-        f"YES: at world sizes {sizes}, every one of {len(found)} steps had the same global batch as the uninterrupted run; "
+        f"YES: at world sizes {sizes}, every one of {len(steps)} steps had the same global batch as the uninterrupted run; "
         f"losses differ by {apart:.1e} at most."
     )
 
