@@ -21,6 +21,9 @@ from zephon.errors import StateError
 from zephon.types import Json
 
 VERSION = 1
+LANE_KEY = "lane."
+"""Where each lane has a key of its own, as in flat states and checkpoints: this and the lane's number."""
+
 SavedState = Mapping[str, Any]
 """What `Pipeline.checkpoint` gives: plain values, of which nothing is known until they have been checked."""
 

@@ -40,16 +40,16 @@ def train_and_save(meet: Meet, rank: int, some: RunSpec, folder: str, counts: li
 
 
 def load_and_train(meet: Meet, rank: int, some: RunSpec, folder: str, count: int) -> dict[str, Any]:
-    """Resumes, tells what it found, trains ``count`` steps more."""
-    membership, told = meet(parallel=some.trainer.parallel), []
+    """Resumes, returns what it found, trains ``count`` steps more."""
+    membership, log = meet(parallel=some.trainer.parallel), []
     the_job = job(some, folder)
-    object.__setattr__(the_job, "log", told.append)
+    object.__setattr__(the_job, "log", log.append)
     try:
         session = build(the_job, membership)
     except StateError as error:
         membership.leave()
-        return {"error": str(error), "told": told}
-    found = {"step": session.step, "loaded": state_hash(session), "told": told}
+        return {"error": str(error), "log": log}
+    found = {"step": session.step, "loaded": state_hash(session), "log": log}
     found["losses"] = some_steps(session, count)
     found["end"] = state_hash(session)
     session.close()
@@ -101,7 +101,7 @@ def test_an_interrupted_save_is_named_skipped_and_later_replaced(saved, run):
     (step_folder(run, 3) / ".metadata").unlink()
     found = on_ranks(load_and_train, 2, some, str(run), 1)
     assert [one["step"] for one in found] == [2, 2]
-    assert found[0]["told"][0] == "checkpoint step-00000003 was never completed: skipped"
+    assert found[0]["log"][0] == "checkpoint step-00000003 was never completed: skipped"
     on_ranks(train_and_save, 2, some, str(run), [1])
     assert checkpoints.complete_steps(RunDir(str(run)))[-1] == 3
     assert checkpoint.damage(RunDir(str(run)), 3) is None
@@ -129,7 +129,7 @@ def test_a_damaged_part_is_named_and_the_good_checkpoint_before_is_offered_and_u
         assert "checkpoint.resume=last_good to go back to step-00000002" in one["error"]
     found = on_ranks(load_and_train, 2, spec(trainer__reduction="canonical", checkpoint__resume="last_good"), str(run), 1)
     assert [one["loaded"] for one in found] == [saved[1][1]] * 2
-    assert "step-00000003 is damaged" in found[0]["told"][0]
+    assert "step-00000003 is damaged" in found[0]["log"][0]
 
 
 def own_folder(meet: Meet, rank: int, some: RunSpec, folders: list[str]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def test_ranks_that_see_different_checkpoints_take_the_newest_common_one(saved, 
     shutil.rmtree(step_folder(other, 3))
     found = on_ranks(own_folder, 2, saved[2], [str(run), str(other)])
     assert [one["step"] for one in found] == [2, 2]
-    assert "step-00000003 is not the same on every rank" in found[0]["told"][0]
+    assert "step-00000003 is not the same on every rank" in found[0]["log"][0]
 
 
 def test_another_model_is_refused_with_the_names_of_what_differs(saved, run):
@@ -231,7 +231,7 @@ def test_a_kill_in_a_background_save_leaves_the_checkpoint_before_even_when_one_
     assert checkpoints.steps_on_disk(RunDir(str(tmp_path))) == [1, 2]
     found = on_ranks(load_and_train, 1, some, str(tmp_path), 1)
     assert found[0]["step"] == 1
-    assert found[0]["told"][0] == "checkpoint step-00000002 was never completed: skipped"
+    assert found[0]["log"][0] == "checkpoint step-00000002 was never completed: skipped"
 
 
 def many_saves(meet: Meet, rank: int, some: RunSpec, folder: str, count: int) -> list[int]:

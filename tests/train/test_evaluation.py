@@ -87,13 +87,13 @@ def test_a_small_held_out_text_reaches_every_lane_and_one_that_is_too_small_is_r
             tmp_path / name, trainer__steps=1, trainer__eval_every=1, trainer__eval_data={"d": {"path": str(tmp_path / name)}}
         )
     assert workers(tmp_path / "enough", 1) == [0]
-    ((status, told),) = workers_with_logs(tmp_path / "little", 1)
+    ((status, log),) = workers_with_logs(tmp_path / "little", 1)
     assert status == 65
-    assert "trainer.eval_data is not enough for one global batch: 8 sequences of 33 tokens, assigned to 4 lanes" in told
+    assert "trainer.eval_data is not enough for one global batch: 8 sequences of 33 tokens, assigned to 4 lanes" in log
 
 
 def test_an_interval_without_held_out_text_is_refused(tmp_path):
     write_run(tmp_path, trainer__eval_every=2)
-    ((status, told),) = workers_with_logs(tmp_path, 1)
+    ((status, log),) = workers_with_logs(tmp_path, 1)
     assert status == 65
-    assert "trainer.eval_every=2 without trainer.eval_data" in told
+    assert "trainer.eval_every=2 without trainer.eval_data" in log

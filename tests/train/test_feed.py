@@ -1,4 +1,4 @@
-"""What the loader tells the trainer about a step, and what of it reaches the run's files."""
+"""What the loader reports to the trainer about a step, and what of it the run's files record."""
 
 from __future__ import annotations
 
@@ -126,12 +126,12 @@ def write_some_bad(folder: Path, count: int = 700) -> set[int]:
 
 
 @pytest.mark.parametrize("where", ["for all", "for one dataset"])
-def test_a_line_that_is_no_document_is_left_out_and_named_in_the_ledger_where_the_experiment_says_so(tmp_path, where):
+def test_a_line_that_is_no_document_is_dropped_and_named_in_the_ledger_where_the_experiment_says_so(tmp_path, where):
     bad = write_some_bad(tmp_path)
     write_oversized(tmp_path, 1)
-    (status, told), *_ = workers_with_logs(tmp_path, 1)
+    (status, log), *_ = workers_with_logs(tmp_path, 1)
     assert status == 65, "without a word about it a bad line ends the run"
-    assert "part.jsonl" in told
+    assert "part.jsonl" in log
     shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
     for attempt, size in [(2, 1), (3, 2)]:
         run = tmp_path / f"at-{size}"
@@ -152,9 +152,9 @@ def test_a_line_that_is_no_document_is_left_out_and_named_in_the_ledger_where_th
 def test_more_bad_lines_than_the_budget_allows_end_the_run(tmp_path):
     write_some_bad(tmp_path)
     write_oversized(tmp_path, 1, data__on_error="quarantine", data__quarantine_budget=0)
-    (status, told), *_ = workers_with_logs(tmp_path, 1)
+    (status, log), *_ = workers_with_logs(tmp_path, 1)
     assert status == 65
-    assert "more than quarantine_budget=0" in told
+    assert "more than quarantine_budget=0" in log
 
 
 def test_a_checkpoint_from_before_on_error_existed_goes_on_and_not_with_another_choice(tmp_path):
@@ -166,9 +166,9 @@ def test_a_checkpoint_from_before_on_error_existed_goes_on_and_not_with_another_
     write_oversized(tmp_path, 2, trainer__steps=STEPS + 1)
     assert workers(tmp_path, 1, attempt=2) == [0]
     write_oversized(tmp_path, 3, trainer__steps=STEPS + 2, data__on_error="quarantine")
-    (status, told), *_ = workers_with_logs(tmp_path, 1, attempt=3)
+    (status, log), *_ = workers_with_logs(tmp_path, 1, attempt=3)
     assert status == 65
-    assert "data.on_error was 'raise' when this checkpoint was made and is 'quarantine' now" in told
+    assert "data.on_error was 'raise' when this checkpoint was made and is 'quarantine' now" in log
 
 
 @pytest.fixture(scope="module")
@@ -199,14 +199,14 @@ def test_data_that_ends_before_the_last_step_ends_the_run_at_the_same_step_at_ev
 def test_data_that_is_not_enough_for_one_step_is_an_error_on_every_rank_and_no_run_that_is_done(tmp_path):
     write_documents(tmp_path)
     write_run(tmp_path, data__datasets={"mine": {"path": str(tmp_path / "data")}}, data__exhausted="stop")
-    for status, told in workers_with_logs(tmp_path, 2):
+    for status, log in workers_with_logs(tmp_path, 2):
         assert status == 65
-        assert "the data ends before the first step: it is not enough for" in told
-        assert "to do: use smaller chunks (data.chunk_bytes), fewer lanes, more data" in told
+        assert "the data ends before the first step: it is not enough for" in log
+        assert "to do: use smaller chunks (data.chunk_bytes), fewer lanes, more data" in log
     assert not (tmp_path / "data_end.json").exists()
 
 
-def test_what_is_left_out_behind_the_last_step_is_on_record_so_that_every_bad_line_is_named_once_at_every_size(ended):
+def test_what_is_dropped_after_the_last_step_is_on_record_so_that_every_bad_line_is_named_once_at_every_size(ended):
     bad, found = ended
     for ledger, end in found.values():
         assert end.dropped, "the case is no case"
@@ -217,7 +217,7 @@ def test_what_is_left_out_behind_the_last_step_is_on_record_so_that_every_bad_li
         assert set(rows) == bad
 
 
-def test_from_every_step_on_what_is_told_and_what_is_left_behind_are_all_bad_lines(tmp_path):
+def test_from_every_step_on_what_is_reported_and_what_is_dropped_at_the_end_are_all_bad_lines(tmp_path):
     bad = write_some_bad(tmp_path, 580)
     fields = {"data__chunk_bytes": 1024, "data__exhausted": "stop", "data__on_error": "quarantine"}
     write_run(tmp_path, data__datasets={"mine": {"path": str(tmp_path / "data")}}, **fields)
@@ -226,22 +226,22 @@ def test_from_every_step_on_what_is_told_and_what_is_left_behind_are_all_bad_lin
     feed = PipelineFeed(pipeline(spec, tokenizer, dp_rank=0, dp_size=1))
     steps = list(feed.steps())
     for done in range(0, len(steps) + 1, 7):
-        told = [address.row for step in steps[:done] for some in step.dropped for address in some.addresses]
+        reported = [address.row for step in steps[:done] for some in step.dropped for address in some.addresses]
         for size in (1, 2):
             ranks = [PipelineFeed(pipeline(spec, tokenizer, dp_rank=rank, dp_size=size)) for rank in range(size)]
             state = steps[done - 1].state if done else None
-            behind = [pair for rank in ranks for pair in rank.dropped_at_end(state)]
-            assert sum(some.count for _, some in behind) == len(bad) - len(told), (done, size)
-            assert {row for _, some in behind for row in (a.row for a in some.addresses)} | set(told) <= bad
+            at_end = [pair for rank in ranks for pair in rank.dropped_at_end(state)]
+            assert sum(some.count for _, some in at_end) == len(bad) - len(reported), (done, size)
+            assert {row for _, some in at_end for row in (a.row for a in some.addresses)} | set(reported) <= bad
 
 
-def test_a_stream_that_never_ends_leaves_nothing_behind_that_could_be_told(experiment):
+def test_a_stream_that_never_ends_has_no_end_to_drop_anything_at(experiment):
     feed = PipelineFeed(pipeline(experiment, load_tokenizer("bytes"), dp_rank=0, dp_size=1))
     with pytest.raises(ConfigError, match="never ends"):
         feed.dropped_at_end(None)
 
 
-def test_ledger_and_metrics_say_what_was_left_out_and_in_which_attempt_and_legs_still_verify(tmp_path):
+def test_ledger_and_metrics_say_what_was_dropped_and_in_which_attempt_and_legs_still_verify(tmp_path):
     write_documents(tmp_path)
     write_oversized(tmp_path, 1, checkpoint__every=3, trainer__steps=5)
     write_oversized(tmp_path, 2, checkpoint__every=3, trainer__steps=8)

@@ -47,7 +47,7 @@ def test_a_loss_that_is_not_a_number_is_shown_as_such(tmp_path, capsys):
     assert math.isnan(progress.loss)
 
 
-def test_progress_tells_the_steps_done(tmp_path):
+def test_progress_has_the_steps_done(tmp_path):
     progress = ProgressFile(RunDir(str(tmp_path)), 4, 20)
     for step in range(3):
         progress.write(step, VALUES)

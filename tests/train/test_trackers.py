@@ -23,7 +23,7 @@ def test_trackers_get_every_number_of_a_step_at_once_by_dotted_name():
     assert got == [({"loss": 1.0, "seconds.data": 0.5}, 4)]
 
 
-def test_a_service_that_fails_is_told_of_once_and_training_goes_on(capsys):
+def test_a_service_that_fails_is_reported_once_and_training_goes_on(capsys):
     asked = []
 
     def put(numbers, step):
@@ -92,6 +92,6 @@ def test_a_tracker_that_cannot_begin_ends_every_rank_with_what_to_do(tmp_path):
     write_run(tmp_path, trainer__mlflow="project")
     (tmp_path / "file").touch()
     env = {"MLFLOW_TRACKING_URI": f"file:{tmp_path}/file/store", "MLFLOW_ALLOW_FILE_STORE": "true"}
-    for status, told in workers_with_logs(tmp_path, 2, **env):
+    for status, log in workers_with_logs(tmp_path, 2, **env):
         assert status == 65
-        assert "trainer.mlflow='project': it cannot begin a run" in told
+        assert "trainer.mlflow='project': it cannot begin a run" in log

@@ -51,7 +51,7 @@ def state_hash(session: Session) -> str:
 def run_steps(
     meet: Meet, rank: int, spec: RunSpec, folder: str, count: int, feed: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Builds a session at this size, trains ``count`` steps, and tells what came out."""
+    """Builds a session at this size, trains ``count`` steps, and returns what came out."""
     membership = meet(parallel=spec.trainer.parallel, tensor=spec.trainer.tensor_parallel, local_size=max(1, meet.size // 2))
     session = build(job(spec, folder, **(feed or {})), membership)
     before = state_hash(session)

@@ -1,7 +1,7 @@
 """TorchTitan: the loader as its ``(input_dict, labels)`` iterator with state per lane.
 
-``TitanFeed`` is all of it and needs no TorchTitan; `dataloader_class` gives it TorchTitan's base class, whose place and
-shape change between versions and are found by looking, not by version number.
+``TitanFeed`` does all the work and needs no TorchTitan; `dataloader_class` gives it TorchTitan's base class, whose module
+changes between versions: it is looked for in each known module, whatever the version number.
 
     class Config(...):  config.dataloader = dataloader_class().Config(...)      # in your config_registry
 """
@@ -9,11 +9,16 @@ shape change between versions and are found by looking, not by version number.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
+from zephon.cursor import SavedState
 from zephon.errors import ConfigError
 from zephon.pipeline.pipeline import Pipeline
+from zephon.types import Json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _BASES = ("torchtitan.components.dataloader", "torchtitan.components.dataloader.base")
 
@@ -41,7 +46,7 @@ class TitanFeed:
         local_batch_size: int,
         global_batch_size: int,
         seq_len: int,
-        **_: Any,
+        **_: object,
     ) -> None:
         if global_batch_size < 1:
             raise ConfigError(
@@ -66,23 +71,23 @@ class TitanFeed:
                 remedy=f"use a local batch size that divides {world.per_lane}",
             )
 
-    def __iter__(self) -> Iterator[tuple[dict[str, Any], Any]]:
+    def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
         for batch in self._pipeline:
             tensors = batch.to_training(return_labels=True)
-            found = tensors["input_ids"].shape[1]
-            if found != self._seq_len:
+            length = tensors["input_ids"].shape[1]
+            if length != self._seq_len:
                 raise ConfigError(
-                    f"the pipeline packs rows of {found + 1} tokens, training.seq_len is {self._seq_len}",
-                    follows="the model would be fed another context length than it was configured for",
+                    f"the pipeline packs rows of {length + 1} tokens, training.seq_len is {self._seq_len}",
+                    follows="the model would train on another context length than its configuration says",
                     remedy=f"use pack_flat(max_length={self._seq_len + 1})",
                 )
             yield {"input": tensors["input_ids"], "positions": tensors["positions"].long()}, tensors["labels"]
 
-    def state_dict(self) -> dict[str, Any]:
-        """One flat key per lane; asked of a fresh loader too, and then answers without reading anything."""
+    def state_dict(self) -> Json:
+        """One flat key per lane; a fresh loader answers too, without reading anything."""
         return self._pipeline.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         if state:
             self._pipeline.load_state_dict(state)
 
@@ -91,7 +96,7 @@ def dataloader_class() -> type:
     """`TitanFeed` as a subclass of TorchTitan's BaseDataLoader.
 
     Raises:
-        ConfigError: TorchTitan is not installed, or has its base class nowhere we know.
+        ConfigError: TorchTitan is not installed, or its base class is in none of the known modules.
     """
     for name in _BASES:
         try:
@@ -102,6 +107,6 @@ def dataloader_class() -> type:
             return type("ZephonDataLoader", (TitanFeed, base), {"__doc__": TitanFeed.__doc__})
     raise ConfigError(
         "TorchTitan's BaseDataLoader was not found",
-        follows="the loader could not be handed to its trainer",
+        follows="its trainer could not use the loader",
         remedy="install torchtitan (it needs its own, newer torch), or use zephon's trainer",
     )

@@ -11,11 +11,18 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import NotRequired, TypedDict, cast
 
-from zephon.cursor import VERSION, Cursor, RankState, SavedState, merge_states, refuse_different_skips, refuse_other_stream
+from zephon.cursor import (
+    LANE_KEY,
+    VERSION,
+    Cursor,
+    RankState,
+    SavedState,
+    merge_states,
+    refuse_different_skips,
+    refuse_other_stream,
+)
 from zephon.errors import StateError
 from zephon.pipeline.definition import Definition
-
-_LANE = "lane."
 
 
 class CheckedState(TypedDict):
@@ -112,13 +119,13 @@ def reassigned(
 def flat(state: CheckedState) -> dict[str, object]:
     """One key for each lane, for torch.distributed.checkpoint to shard."""
     rest: dict[str, object] = {key: value for key, value in state.items() if key != "lanes"}
-    return {**rest, **{f"{_LANE}{lane}": cursor for lane, cursor in state["lanes"].items()}}
+    return {**rest, **{f"{LANE_KEY}{lane}": cursor for lane, cursor in state["lanes"].items()}}
 
 
 def nested(state: SavedState) -> dict[str, object]:
     """Back again."""
-    lanes = {int(key.removeprefix(_LANE)): value for key, value in state.items() if key.startswith(_LANE)}
-    return {**{key: value for key, value in state.items() if not key.startswith(_LANE)}, "lanes": lanes}
+    lanes = {int(key.removeprefix(LANE_KEY)): value for key, value in state.items() if key.startswith(LANE_KEY)}
+    return {**{key: value for key, value in state.items() if not key.startswith(LANE_KEY)}, "lanes": lanes}
 
 
 def _place(definition: Definition) -> list[int]:
@@ -128,7 +135,7 @@ def _place(definition: Definition) -> list[int]:
 def _checked(state: SavedState) -> CheckedState:
     missing = [key for key in ("version", "stream", "step", "lanes") if key not in state]
     if missing or state["version"] != VERSION:
-        is_flat = "lanes" not in state and any(str(key).startswith(_LANE) for key in state)
+        is_flat = "lanes" not in state and any(str(key).startswith(LANE_KEY) for key in state)
         raise StateError(
             f"not a state of version {VERSION}: " + (f"{missing} missing" if missing else f"version {state['version']}"),
             follows="its numbers would be misread",

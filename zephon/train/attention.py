@@ -5,7 +5,7 @@ A packed row holds several documents; ``positions`` restart at 0 with each, and 
     positions  0 1 2 3 0 1 0 1 2
     segments   1 1 1 1 2 2 3 3 3      a token sees earlier tokens of its own segment only
 
-``dense`` gives scaled dot-product attention a boolean mask [B, 1, T, T]: the reference, everywhere. ``flex`` gives
+``dense`` passes scaled dot-product attention a boolean mask [B, 1, T, T]: the reference, everywhere. ``flex`` gives
 FlexAttention a block mask, which skips blocks without a visible pair: CUDA only. ``varlen`` gives PyTorch's variable-length
 kernel the documents end to end with their boundaries, so that nothing masked is computed at all: CUDA in half precision,
 and only when asked for by name, until `make check-gpu` has shown it on the devices at hand. All agree within rounding.
@@ -16,7 +16,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -76,7 +75,7 @@ def _varlen(positions: Tensor) -> Attend:
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # each [B T, heads, D]
-        # No document is longer than its row; the longest itself would have to be asked of the device.
+        # No document is longer than its row; the longest itself is known to the device only.
         seen = _varlen_kernel()(q, k, v, edges, edges, length, length, window_size=(-1, 0), enable_gqa=True)
         assert isinstance(seen, Tensor)
         return seen.view(rows, length, *seen.shape[1:]).transpose(1, 2)
@@ -84,7 +83,7 @@ def _varlen(positions: Tensor) -> Attend:
     return attend
 
 
-def _varlen_kernel() -> Callable[..., Any]:
+def _varlen_kernel() -> Callable[..., object]:
     from torch.nn.attention.varlen import varlen_attn
 
     return varlen_attn
@@ -102,15 +101,15 @@ def _flex(positions: Tensor) -> Attend:
 
 
 @cache
-def _compiled_mask() -> Callable[..., Any]:
-    """Uncompiled it writes out all pairs of tokens first. Rows of one shape are compiled once, whatever their documents."""
+def _compiled_mask() -> Callable[..., object]:
+    """Without compilation it writes out all pairs of tokens. One compilation serves all rows of one shape."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     return torch.compile(create_block_mask, dynamic=False)
 
 
 @cache
-def _compiled_flex() -> Callable[..., Any]:
+def _compiled_flex() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=False)

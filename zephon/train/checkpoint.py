@@ -3,9 +3,9 @@
     checkpoints/step-00000030/      meta.json, COMPLETE (see zephon/run/checkpoints.py) and, by PyTorch,
         __0_0.distcp ...  .metadata      tensors and lane cursors, loadable at any size and sharding
 
-Without ``COMPLETE`` a folder is an interrupted save: it is named, skipped and later replaced. With it, a part that is
-missing, short or altered is damage: it is named, and the checkpoint before is used only when ``checkpoint.resume=last_good``
-says so. All ranks take the same checkpoint, the newest that every one of them sees.
+A folder without ``COMPLETE`` is an interrupted save: a line in the log names it, and the next save of that step replaces it.
+With ``COMPLETE``, a file that is missing, short or altered is damage: the run refuses to resume, or goes back to the checkpoint
+before where ``checkpoint.resume=last_good`` allows that. All ranks take the same checkpoint, the newest that each of them sees.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import hashlib
 import json
 import posixpath
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, cast
+from typing import NamedTuple, TypeVar, cast
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.metadata import STORAGE_TYPES, TensorStorageMetadata
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
+from zephon.cursor import LANE_KEY, SavedState
 from zephon.errors import SaveFailed, StateError, ZephonError
 from zephon.run.checkpoints import (
     MARK,
@@ -46,16 +47,24 @@ from zephon.run.directory import RunDir
 from zephon.spec.experiment import CheckpointSpec, RunSpec
 from zephon.train.distributed import Membership
 
-LANE = "loader.lane."
+LANE = f"loader.{LANE_KEY}"  # and the lane's number: the key of its cursor
+
+Result = TypeVar("Result")
+
+
+class Failure(NamedTuple):
+    """What a rank reports to the others when its part of a save failed; an error of another kind travels as text."""
+
+    error: ZephonError | str
 
 
 def damage(run: RunDir, step: int, *, part: int = 0, parts: int = 1) -> str | None:
     """What is wrong with a complete checkpoint's files; a rank checks every ``parts``-th of them. None when nothing is."""
-    mark = read_marker(run, step)
-    if mark is None:
+    marker = read_marker(run, step)
+    if marker is None:
         return f"{MARK} is missing"
-    for name in sorted(mark.files)[part::parts]:
-        path, wanted = path_of(run, step, name), mark.files[name]
+    for name in sorted(marker.files)[part::parts]:
+        path, wanted = path_of(run, step, name), marker.files[name]
         if not run.fs.exists(path):
             return f"{name} is missing"
         size = run.fs.size(path)
@@ -71,24 +80,27 @@ def choose(run: RunDir, membership: Membership, *, policy: str, log: Callable[[s
 
     Args:
         policy: ``latest`` refuses a damaged newest checkpoint, ``last_good`` goes back to the one before.
-        log: is given a sentence for each folder that is left out.
+        log: receives a line for each folder that is skipped.
 
     Raises:
         StateError: the newest complete checkpoint is damaged and the policy is ``latest``.
     """
-    mine = {
-        marker.step: hashlib.sha256(json.dumps(marker.to_dict(), sort_keys=True).encode()).hexdigest()
-        for step in complete_steps(run)
+    on_disk = steps_on_disk(run)
+    local = {
+        step: hashlib.sha256(json.dumps(marker.to_dict(), sort_keys=True).encode()).hexdigest()
+        for step in on_disk
         if (marker := read_marker(run, step)) is not None
     }
-    every = membership.exchange(mine)
-    common = sorted(step for step, digest in mine.items() if all(other.get(step) == digest for other in every))
-    for step in sorted(set(steps_on_disk(run)) - set(common)):
-        why = "is not the same on every rank" if step in mine else "was never completed"
+    gathered = membership.exchange(local)
+    common = [step for step in on_disk if step in local and all(other.get(step) == local[step] for other in gathered)]
+    for step in on_disk:
+        if step in common:
+            continue
+        why = "is not the same on every rank" if step in local else "was never completed"
         log(f"checkpoint {name_of(step)} {why}: skipped")
     for step in reversed(common):
-        found = membership.exchange(damage(run, step, part=membership.process.rank, parts=membership.process.size))
-        reason = next((one for one in found if one is not None), None)
+        reasons = membership.exchange(damage(run, step, part=membership.process.rank, parts=membership.process.size))
+        reason = next((reason for reason in reasons if reason is not None), None)
         if reason is None:
             return step
         older = [s for s in common if s < step]
@@ -104,7 +116,7 @@ def choose(run: RunDir, membership: Membership, *, policy: str, log: Callable[[s
     return None
 
 
-def load(run: RunDir, step: int, tensors: dict[str, Tensor], membership: Membership) -> tuple[Meta, dict[str, Any]]:
+def load(run: RunDir, step: int, tensors: dict[str, Tensor], membership: Membership) -> tuple[Meta, SavedState]:
     """Fills ``tensors`` in place, whatever their sharding, and returns the meta data and the merged loader state.
 
     Raises:
@@ -114,15 +126,15 @@ def load(run: RunDir, step: int, tensors: dict[str, Tensor], membership: Members
     source = reader(run, step)
     saved = source.read_metadata().state_dict_metadata
     _check_names(run, step, tensors, saved)
-    lanes: dict[str, Any] = {name: b"" for name in saved if name.startswith(LANE)}
-    state: dict[str, Any] = {**tensors, **lanes}
+    lanes: dict[str, object] = {name: b"" for name in saved if name.startswith(LANE)}
+    state: dict[str, object] = {**tensors, **lanes}
     dcp.load(state, storage_reader=source, process_group=membership.saving)
     loader = {**meta.loader, "lanes": {int(name.removeprefix(LANE)): state[name] for name in lanes}}
     return meta, loader
 
 
-def _check_names(run: RunDir, step: int, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:
-    shapes = {name: tuple(one.size) for name, one in saved.items() if hasattr(one, "size") and not name.startswith(LANE)}
+def _check_names(run: RunDir, step: int, tensors: dict[str, Tensor], saved: Mapping[str, STORAGE_TYPES]) -> None:
+    shapes = {name: tuple(entry.size) for name, entry in saved.items() if isinstance(entry, TensorStorageMetadata)}
     wanted = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if shapes == wanted:
         return
@@ -138,14 +150,15 @@ def _check_names(run: RunDir, step: int, tensors: dict[str, Tensor], saved: dict
 
 def check_pinned(meta: Meta, spec: RunSpec) -> None:
     """Refuses to continue a run whose data stream would be another one."""
-    before, now = (spec.assumed("pinned") | said for said in (meta.pinned, json.loads(json.dumps(spec.fields_of("pinned")))))
+    current = json.loads(json.dumps(spec.fields_of("pinned")))
+    before, now = (spec.assumed("pinned") | fields for fields in (meta.pinned, current))
     changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
     if changed:
         name = changed[0]
         raise StateError(
             f"{name} was {before.get(name)!r} when this checkpoint was made and is {now.get(name)!r} now"
             + (f" (also changed: {', '.join(changed[1:])})" if changed[1:] else ""),
-            follows="the rest of the run would be trained on another stream of data than its beginning",
+            follows="the rest of the run would train on another stream of data than its beginning",
             remedy=f"set {name} back, or start a new run from this checkpoint with fork=NEW_NAME",
         )
 
@@ -161,16 +174,16 @@ class Saver:
         self._run, self._membership, self._spec, self._fence = run, membership, spec, fence
         self._stager: DefaultStager | None = None
         self._pending: Future[None] | None = None
-        self.last: int | None = None  # the step of the newest save, begun or found
+        self.last: int | None = None  # the step of the newest save, begun or resumed from
 
-    def save(self, tensors: dict[str, Tensor], lanes: dict[int, Any], meta: Meta, *, wait: bool = False) -> None:
-        """Begins a save of this step; returns when the tensors are copied, or with ``wait`` when it is complete.
+    def save(self, tensors: dict[str, Tensor], lanes: Mapping[int, bytes], meta: Meta, *, wait: bool = False) -> None:
+        """Begins a save of this step; returns when the tensors are copied, with ``wait`` when it is complete.
 
         Raises:
             SaveFailed: this save or the one before could not be completed; on every rank.
         """
         self.wait()
-        state: dict[str, Any] = dict(tensors)
+        state: dict[str, object] = dict(tensors)
         self.last = meta.step
         state.update({f"{LANE}{lane}": value for lane, value in lanes.items()})
         if not self._spec.background or wait:
@@ -179,7 +192,7 @@ class Saver:
         if self._stager is None:
             on_gpu = self._membership.device.type == "cuda"
             self._stager = DefaultStager(StagingOptions(on_gpu, False, False, False))
-        staged = cast("dict[str, Any]", self._stager.stage(state))
+        staged = cast("dict[str, object]", self._stager.stage(state))
         self._pending = _in_background(lambda: self._write(staged, meta))
 
     def failed(self) -> ZephonError | None:
@@ -197,7 +210,7 @@ class Saver:
             pending.result()
 
     def close(self, *, abandon: bool = False) -> None:
-        """Completes a save that is still running, or leaves it unfinished where a peer is gone and it never could be."""
+        """Completes a save that is still running; with ``abandon`` leaves it unfinished, as after the loss of a peer."""
         try:
             if not abandon:
                 self.wait()
@@ -206,16 +219,16 @@ class Saver:
                 self._stager.close()
                 self._stager = None
 
-    def _write(self, state: dict[str, Any], meta: Meta) -> None:
+    def _write(self, state: dict[str, object], meta: Meta) -> None:
         run, first = self._run, self._membership.first
         try:
-            if self._agreed(lambda: _prepare(run, meta) if first else None)[0] == "there":
-                return
+            if self._on_all_ranks(lambda: first and _prepare(run, meta))[0]:
+                return  # the same step is complete already
             dcp.save(state, storage_writer=_writer(run, meta.step), process_group=self._membership.saving)
             files = {}
-            for part in self._agreed(lambda: _own_files(run, meta.step, self._membership.process.rank)):
+            for part in self._on_all_ranks(lambda: _own_files(run, meta.step, self._membership.process.rank)):
                 files.update(part)
-            self._agreed(lambda: self._finish(files, meta) if first else None)
+            self._on_all_ranks(lambda: self._finish(files, meta) if first else None)
         except dcp.CheckpointException as error:
             rank, (cause, _) = min(error.failures.items())
             raise _save_failed(run, meta.step, f"rank {rank}: {cause!r}") from error
@@ -225,22 +238,22 @@ class Saver:
         write_marker(self._run, Marker(step=meta.step, world_size=self._membership.process.size, files=files))
         prune(self._run, self._spec)
 
-    def _agreed(self, work: Callable[[], Any]) -> list[Any]:
+    def _on_all_ranks(self, work: Callable[[], Result]) -> list[Result]:
         """Runs ``work`` on every rank and gives every rank all results, or raises the first rank's error on all."""
+        outcome: Result | Failure
         try:
-            mine: tuple[bool, Any] = (True, work())
-        except Exception as error:  # noqa: BLE001 - the others wait for this rank and must hear of anything
-            mine = (False, error if isinstance(error, ZephonError) else repr(error))  # any error travels as text
-        found: list[Any] = [None] * self._membership.process.size
-        dist.all_gather_object(found, mine, group=self._membership.saving)
-        for rank, (good, value) in enumerate(found):
-            if not good:
-                raise (
-                    value
-                    if isinstance(value, ZephonError)
-                    else _save_failed(self._run, self.last or 0, f"rank {rank}: {value}")
-                )
-        return [value for _, value in found]
+            outcome = work()
+        except Exception as error:  # noqa: BLE001 - the other ranks wait for this one, whatever happened
+            outcome = Failure(error if isinstance(error, ZephonError) else repr(error))
+        results: list[Result] = []
+        for rank, reported in enumerate(self._membership.exchange(outcome, group=self._membership.saving)):
+            if not isinstance(reported, Failure):
+                results.append(reported)
+            elif isinstance(reported.error, ZephonError):
+                raise reported.error
+            else:
+                raise _save_failed(self._run, self.last or 0, f"rank {rank}: {reported.error}")
+        return results
 
 
 def _in_background(work: Callable[[], None]) -> Future[None]:
@@ -260,20 +273,21 @@ def _in_background(work: Callable[[], None]) -> Future[None]:
 
 def prune(run: RunDir, spec: CheckpointSpec) -> None:
     """Keeps the last ``keep_last`` complete checkpoints and each step that ``keep_every`` divides; removes the others."""
-    done = complete_steps(run)
-    kept = set(done[-spec.keep_last :])
+    complete = complete_steps(run)
+    kept = set(complete[-spec.keep_last :])
     if spec.keep_every:
-        kept |= {step for step in done if step % spec.keep_every == 0}
-    for step in done:
+        kept |= {step for step in complete if step % spec.keep_every == 0}
+    for step in complete:
         if step not in kept:
             remove(run, step)
 
 
-def _prepare(run: RunDir, meta: Meta) -> str:
+def _prepare(run: RunDir, meta: Meta) -> bool:
+    """Whether an undamaged checkpoint of this step is complete already; begins the folder where there is none."""
     if is_complete(run, meta.step) and damage(run, meta.step) is None:
-        return "there"
+        return True
     begin(run, meta)
-    return "ready"
+    return False
 
 
 def _own_files(run: RunDir, step: int, rank: int) -> dict[str, SavedFile]:
@@ -318,6 +332,6 @@ def _save_failed(run: RunDir, step: int, reason: str) -> SaveFailed:
     )
 
 
-def plain_rng(seed: int) -> dict[str, Any]:
-    """What a checkpoint says about randomness: it is a function of seed and step, so there is nothing else to save."""
+def rng_meta(seed: int) -> dict[str, object]:
+    """What a checkpoint records about randomness: it follows from seed and step, so there is nothing else to save."""
     return {"scheme": "seed-and-step", "seed": seed, "torch": torch.__version__}

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from zephon.errors import ConfigError
+
+Item = TypeVar("Item")
 
 SAVE_TIMEOUT = timedelta(hours=1)  # a slow disk is not a dead rank
 
@@ -40,13 +42,13 @@ class ProcessInfo:
                 follows="this process would train alone, or wait for ranks that do not exist",
                 remedy="set both (torch elastic does), or neither for a single process",
             )
-        read = {
+        variables = {
             "rank": ("RANK", 0),
             "size": ("WORLD_SIZE", 1),
             "local_rank": ("LOCAL_RANK", 0),
             "local_size": ("LOCAL_WORLD_SIZE", 1),
         }
-        return ProcessInfo(**{field: int(env.get(name, default)) for field, (name, default) in read.items()})
+        return ProcessInfo(**{field: int(env.get(name, default)) for field, (name, default) in variables.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,15 +81,19 @@ class Membership:
         """Whether this rank writes the run's files."""
         return self.process.rank == 0
 
-    def exchange(self, item: Any) -> list[Any]:
-        """Gives every rank what every rank brought, by rank. Small picklable things; travels over the CPU."""
+    def exchange(self, item: Item, *, group: dist.ProcessGroup | None = None) -> list[Item]:
+        """Gives every rank the items of all ranks, by rank. Small picklable things; travels over the CPU."""
         if self.process.size == 1:
             return [item]
-        found: list[Any] = [None] * self.process.size
-        dist.all_gather_object(found, item)
-        return found
+        items: list[Item | None] = [None] * self.process.size
+        dist.all_gather_object(items, item, group=group)
+        return cast("list[Item]", items)
 
-    def broadcast(self, item: Any, *, source: int = 0) -> Any:
+    def exchange_data_parallel(self, item: Item) -> list[Item]:
+        """The same by data-parallel rank: of tensor-parallel peers, which hold the same item, the first one's."""
+        return self.exchange(item)[:: self.process.size // self.dp_size]
+
+    def broadcast(self, item: Item, *, source: int = 0) -> Item:
         """Gives every rank the ``item`` of one."""
         box = [item]
         if self.process.size > 1:
@@ -98,7 +104,7 @@ class Membership:
         """The sum over data-parallel ranks, in place."""
         if self.process.size > 1:
             dist.all_reduce(value)
-            value /= self.process.size // self.dp_size  # tensor-parallel peers brought the same value
+            value /= self.process.size // self.dp_size  # tensor-parallel peers hold the same value
         return value
 
     def leave(self) -> None:
@@ -108,12 +114,12 @@ class Membership:
 
 def choose_device(wanted: str, *, local_rank: int) -> torch.device:
     """The device of this process for ``trainer.device``."""
-    found = torch.cuda.device_count()
-    if wanted == "cpu" or (wanted == "auto" and not found):
+    devices = torch.cuda.device_count()
+    if wanted == "cpu" or (wanted == "auto" and not devices):
         return torch.device("cpu")
-    if local_rank >= found:
+    if local_rank >= devices:
         raise ConfigError(
-            f"local rank {local_rank} needs its own CUDA device, and {found} are visible (trainer.device={wanted})",
+            f"local rank {local_rank} needs its own CUDA device, and {devices} are visible (trainer.device={wanted})",
             follows="two ranks would share a device, or there would be none",
             remedy="start as many processes on a node as it has devices, or set trainer.device=cpu",
         )

@@ -1,9 +1,9 @@
 """Loss on held-out text, the same number at every world size.
 
-The text is read once and kept: about ``trainer.eval_tokens`` tokens, in the same slots at every size. Each part's sum of
-losses goes to all ranks, and the parts are added without rounding (``math.fsum``), so their order does not matter; then
-one division by the count of all tokens. With canonical reduction the parts are its blocks, and the result has the same
-bits at every power-of-two size.
+The session reads the text once and keeps it: about ``trainer.eval_tokens`` tokens, in the same slots at every size. Each
+part's sum of losses goes to all ranks, which add the parts without rounding (``math.fsum``), so that their order does not
+matter, and divide once by the count of all tokens. With canonical reduction the parts are its blocks, and the result has the
+same bits at every power-of-two size.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ class Evaluation:
             self._steps = self._read()
         size = block_size(session.spec) if trainer.reduction == "canonical" else trainer.microbatch_size
         parts = [part for step in self._steps for part in step.rows.to(session.membership.device).split(size)]
-        mine = [float(session.sums(part)[1]) for part in parts]
-        every = session.membership.exchange(mine)[:: session.membership.process.size // session.membership.dp_size]
+        gathered = session.membership.exchange_data_parallel([float(session.sums(part)[1]) for part in parts])
         tokens = sum(step.tokens for step in self._steps)
-        return Result(loss=math.fsum(one for rank in every for one in rank) / tokens, tokens=tokens)
+        return Result(loss=math.fsum(loss for rank in gathered for loss in rank) / tokens, tokens=tokens)
 
     def _read(self) -> list[GlobalStep]:
         """This rank's part of the held-out text, as global batches that all ranks agree on."""
@@ -66,10 +65,10 @@ class Evaluation:
                 batch, error = None, None
                 try:
                     batch = next(source, None)
-                except ZephonError as met:
-                    error = met
-                reports = membership.exchange(rank_report(batch, drain=False, error=error))
-                step = agree(batch, reports[:: membership.process.size // membership.dp_size])
+                except ZephonError as raised:
+                    error = raised
+                report = rank_report(batch, drain=False, error=error)
+                step = agree(batch, membership.exchange_data_parallel(report))
                 if step is None:
                     break
                 steps.append(step)
@@ -79,7 +78,6 @@ class Evaluation:
         if not tokens:
             raise ConfigError(
                 f"trainer.eval_data is not enough for one global batch: {one_batch(self._session.spec)}",
-                follows="there would be nothing to evaluate on",
                 remedy="give more held-out text, or leave trainer.eval_every out",
             )
         return steps

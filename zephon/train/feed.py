@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
 import zephon
+from zephon.cursor import SavedState
 from zephon.errors import ConfigError, ZephonError
 from zephon.io import Dataset
 from zephon.io.named import dataset_named
@@ -29,10 +29,10 @@ EVAL_CHUNK_BYTES = 16384  # at most; small, so that a small text reaches every l
 def job_for(
     spec: RunSpec, run: RunDir, membership: Membership, *, log: Callable[[str], None], fence: Callable[[], None]
 ) -> Job:
-    """The job of a run directory, with the mixture measured once for all ranks and attempts.
+    """The job of a run directory, where the mixture is measured once for all ranks and attempts.
 
     Raises:
-        ConfigError: a dataset or tokenizer that is not there, or numbers that do not fit each other.
+        ConfigError: a dataset or tokenizer is not there, or numbers do not fit together.
     """
     tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
     datasets = datasets_of(spec)
@@ -54,7 +54,8 @@ def job_for(
     held_out = None
     if spec.trainer.eval_every is not None:
         held_out = lambda rank, size: PipelineFeed(held_out_pipeline(spec, tokenizer, dp_rank=rank, dp_size=size))  # noqa: E731
-        held_out_pipeline(spec, tokenizer, dp_rank=membership.dp_rank, dp_size=membership.dp_size)  # wrong paths are errors now
+        # Built once at the start, so that a wrong path is an error now and not at the first evaluation.
+        held_out_pipeline(spec, tokenizer, dp_rank=membership.dp_rank, dp_size=membership.dp_size)
     return Job(spec=spec, run=run, feed=feed, held_out=held_out, vocab_size=vocab_size, log=log, fence=fence)
 
 
@@ -65,7 +66,7 @@ def pipeline(
     data, shape = spec.data, spec.pipeline
     source = StaticMixtureWorkSource(
         datasets or datasets_of(spec),
-        {name: one.weight for name, one in data.datasets.items()},
+        {name: dataset.weight for name, dataset in data.datasets.items()},
         seed=data.seed,
         shuffle_shards=data.shuffle_chunks,
         shuffle_within_shard=data.shuffle_documents,
@@ -87,7 +88,10 @@ def pipeline(
 
 def datasets_of(spec: RunSpec) -> list[Dataset]:
     """Lists the experiment's datasets, in the spec's order."""
-    return [dataset_named(f"data.datasets.{name}", name, one.path, one.format) for name, one in spec.data.datasets.items()]
+    return [
+        dataset_named(f"data.datasets.{name}", name, dataset.path, dataset.format)
+        for name, dataset in spec.data.datasets.items()
+    ]
 
 
 def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> zephon.Pipeline:
@@ -95,11 +99,12 @@ def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_s
     if not spec.trainer.eval_data:
         raise ConfigError(
             f"trainer.eval_every={spec.trainer.eval_every} without trainer.eval_data",
-            follows="there would be nothing to evaluate on",
             remedy="name held-out datasets: trainer.eval_data.NAME.path=..., or leave trainer.eval_every out",
         )
     data = spec.trainer.eval_data
-    datasets = [dataset_named(f"trainer.eval_data.{name}", name, one.path, one.format) for name, one in data.items()]
+    datasets = [
+        dataset_named(f"trainer.eval_data.{name}", name, dataset.path, dataset.format) for name, dataset in data.items()
+    ]
     share = min(dataset.size for dataset in datasets) // (4 * spec.lanes.count)
     source = StaticMixtureWorkSource(
         datasets, shuffle_shards=False, stop_after_passes=1, chunk_bytes=max(1, min(EVAL_CHUNK_BYTES, share))
@@ -127,17 +132,17 @@ def _options(pipeline: zephon.Pipeline, spec: RunSpec, dp_rank: int, dp_size: in
 
 
 class PipelineFeed:
-    """A pipeline as a ``Feed``: gathers a step's microbatches, which the trainer cuts again as it likes."""
+    """A pipeline as a ``Feed``: joins a step's microbatches, which the trainer splits again as its reduction needs."""
 
     def __init__(self, pipeline: zephon.Pipeline) -> None:
         self._pipeline = pipeline
         self._per_lane = pipeline.world.per_lane
-        self._begun: dict[str, Any] | None = None
+        self._begun: SavedState | None = None
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: SavedState) -> None:
         self._pipeline.restore(state)
 
-    def dropped_at_end(self, state: dict[str, Any] | None) -> list[tuple[int, DropSummary]]:
+    def dropped_at_end(self, state: SavedState | None) -> list[tuple[int, DropSummary]]:
         self.close()
         if (state := state or self._begun) is not None:
             self._pipeline.restore(state)
@@ -162,15 +167,15 @@ class PipelineFeed:
                 for name, count in batch.tokens.items():
                     tokens[name] = tokens.get(name, 0) + count
                 lane = int(batch.slots[0]) // self._per_lane if batch.real_rows else -1
-                dropped += [(lane, some) for some in batch.dropped]
+                dropped += [(lane, summary) for summary in batch.dropped]
             yield StepBatch(
                 step=step,
                 rows=concatenate(parts),
                 digests=digests,
                 state=self._pipeline.checkpoint(),
                 by_dataset=tokens,
-                # Ranks that share a lane all read it and leave out the same; the one with its first slot tells.
-                dropped=sum_by_reason(some for lane, some in dropped if lane * self._per_lane in digests),
+                # Ranks that share a lane all read it and drop the same documents; the one with its first slot reports them.
+                dropped=sum_by_reason(summary for lane, summary in dropped if lane * self._per_lane in digests),
             )
 
     def close(self) -> None:
@@ -179,35 +184,35 @@ class PipelineFeed:
 
 def _calibration(run: RunDir, pipeline: zephon.Pipeline, membership: Membership) -> Counts:
     """Tokens and bytes of each dataset's sample: from the run directory, or measured by rank 0 and stored there."""
-    found: Counts | ZephonError | None = None
+    counts: Counts | ZephonError | None = None
     if membership.first:
         try:
-            found = read_calibration(run)
-            if found is None:
-                found = dict(pipeline.calibrate())
-                write_calibration(run, found)
+            counts = read_calibration(run)
+            if counts is None:
+                counts = dict(pipeline.calibrate())
+                write_calibration(run, counts)
         except ZephonError as error:
-            found = error
-    found = membership.broadcast(found)
-    if isinstance(found, ZephonError):
-        raise found
-    assert found is not None
-    return found
+            counts = error
+    counts = membership.broadcast(counts)
+    if isinstance(counts, ZephonError):
+        raise counts
+    assert counts is not None
+    return counts
 
 
 def _on_error(data: DataSpec) -> OnError | dict[str, OnError]:
-    """One word where all datasets have the same, as the stream's description had it always."""
-    by_dataset = {name: one.on_error or data.on_error for name, one in data.datasets.items()}
-    words = set(by_dataset.values())
-    return words.pop() if len(words) == 1 else by_dataset
+    """One policy where all datasets have the same, which is how the stream's description spells it; else by dataset."""
+    by_dataset = {name: dataset.on_error or data.on_error for name, dataset in data.datasets.items()}
+    policies = set(by_dataset.values())
+    return policies.pop() if len(policies) == 1 else by_dataset
 
 
 def _field(datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec]) -> str:
-    fields = sorted({one.field for one in datasets.values()})
+    fields = sorted({dataset.field for dataset in datasets.values()})
     if len(fields) > 1:
         raise ConfigError(
             f"the datasets have their text in different fields: {', '.join(fields)}",
-            follows="documents of some datasets would be without text",
+            follows="documents of some datasets would have no text",
             remedy="use datasets with one field name",
         )
     return fields[0]

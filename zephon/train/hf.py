@@ -14,11 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from zephon.errors import ConfigError, StateError
 from zephon.run.checkpoints import complete_steps
@@ -28,6 +28,7 @@ from zephon.spec.experiment import ModelSpec
 from zephon.train import checkpoint
 from zephon.train.distributed import ProcessInfo, join
 from zephon.train.model import assign, hidden_dim
+from zephon.types import Json
 
 _PARTS = (
     ("attention.query.", "self_attn.q_proj."),
@@ -58,7 +59,7 @@ def hf_name(name: str) -> str:
     return "model." + name
 
 
-def hf_config(spec: ModelSpec, *, vocab_size: int, length: int) -> dict[str, Any]:
+def hf_config(spec: ModelSpec, *, vocab_size: int, length: int) -> Json:
     """The ``config.json`` that Hugging Face builds the same model from."""
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -89,18 +90,21 @@ def export(run: RunDir, out: Path, *, step: int | None = None) -> Path:
     """
     from safetensors.torch import save_file
 
-    found = complete_steps(run)
-    if not found or (step is not None and step not in found):
+    steps = complete_steps(run)
+    if not steps or (step is not None and step not in steps):
         raise StateError(
-            f"{run.url} has no complete checkpoint of step {step}" if found else f"{run.url} has no complete checkpoint",
-            follows="there would be no weights to write",
-            remedy=f"use one of {', '.join(map(str, found))}" if found else "train until the first checkpoint",
+            f"{run.url} has no complete checkpoint of step {step}" if steps else f"{run.url} has no complete checkpoint",
+            remedy=f"use one of {', '.join(map(str, steps))}" if steps else "train until the first checkpoint",
         )
-    chosen = found[-1] if step is None else step
+    chosen = steps[-1] if step is None else step
     spec = newest_spec(run)
     reader = checkpoint.reader(run, chosen)
     saved = reader.read_metadata().state_dict_metadata
-    tensors: dict[str, Any] = {n: torch.empty(getattr(one, "size")) for n, one in saved.items() if n.startswith("model.")}  # noqa: B009
+    tensors: dict[str, Tensor] = {
+        name: torch.empty(entry.size)
+        for name, entry in saved.items()
+        if name.startswith("model.") and isinstance(entry, TensorStorageMetadata)
+    }
     membership = join(ProcessInfo(), device=torch.device("cpu"))
     try:
         dcp.load(tensors, storage_reader=reader, process_group=membership.saving)
@@ -118,22 +122,22 @@ def start_from(module: nn.Module, folder: str) -> None:
     """Fills every parameter, whole or sharded, from a folder (or one file) of safetensors in the Llama layout.
 
     Raises:
-        ConfigError: the folder is not there, or lacks a tensor, or has one of another shape.
+        ConfigError: the folder is not there, lacks a tensor, or has one of another shape.
     """
     from safetensors import safe_open
 
     path = Path(folder)
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
-    where: dict[str, Any] = {}
+    file_of: dict[str, safe_open] = {}
     for file in files:
         opened = safe_open(file, "pt")
-        where.update(dict.fromkeys(opened.keys(), opened))  # type: ignore[no-untyped-call]
+        file_of.update(dict.fromkeys(opened.keys(), opened))  # type: ignore[no-untyped-call]
     wanted = {name: hf_name(name) for name, _ in module.named_parameters()}
-    missing = sorted(theirs for theirs in wanted.values() if theirs not in where)
+    missing = sorted(theirs for theirs in wanted.values() if theirs not in file_of)
     if missing:
         raise _unusable(folder, f"has no {missing[0]} ({len(missing)} of {len(wanted)} tensors are missing)")
     for name, parameter in module.named_parameters():
-        full = where[wanted[name]].get_tensor(wanted[name])
+        full = file_of[wanted[name]].get_tensor(wanted[name])  # type: ignore[no-untyped-call]
         if full.shape != parameter.shape:
             raise _unusable(folder, f"has {wanted[name]} of shape {tuple(full.shape)} instead of {tuple(parameter.shape)}")
         assign(parameter, full.float())
@@ -142,7 +146,7 @@ def start_from(module: nn.Module, folder: str) -> None:
 def _unusable(folder: str, why: str) -> ConfigError:
     return ConfigError(
         f"model.init_from={folder!r} {why}",
-        follows="the model would begin from other weights than it was told to",
+        follows="the model would start from other weights than these",
         remedy="set the model's sizes to those of the weights, or give the folder of the right model",
     )
 

@@ -1,4 +1,4 @@
-"""The training loop. Copy this page to train something else: only the session knows the model."""
+"""The training loop. Copy this module to train something else: only the session knows the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zephon.train.session import Session
 
 
 def train(session: Session, *, records: Records | None, leaving: Callable[[], bool]) -> bool:
-    """Trains the steps that are left; True when the run is done, False when somebody asked to leave.
+    """Trains the remaining steps; True when the run is done, False when a rank was asked to leave.
 
     Args:
         records: where rank 0 writes; None on the others.

@@ -60,7 +60,9 @@ class _HeadLoss(torch.autograd.Function):
     """Gradients are ready when forward ends; backward only scales them."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, z_loss: float, dtype: torch.dtype) -> Any:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, z_loss: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
         wanted = any(ctx.needs_input_grad)
         low, head = hidden.to(dtype), weight.to(dtype)
         sums = hidden.new_zeros(2, dtype=torch.float32)
@@ -83,7 +85,7 @@ class _HeadLoss(torch.autograd.Function):
         return minimised, entropy
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         to_hidden, to_weight = ctx.saved_tensors
         scale = gradients[0]
         return (to_hidden * scale).to(ctx.hidden_dtype), (to_weight * scale).to(ctx.weight_dtype), None, None, None

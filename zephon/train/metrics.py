@@ -1,4 +1,4 @@
-"""What a run shows of each step: metrics.jsonl always, other sinks when asked, progress.json for who watches."""
+"""What a run shows of each step: metrics.jsonl always, other sinks where the spec asks for them, progress.json for watchers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import importlib.util
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import NotRequired, Protocol, TypedDict
 
 from zephon.run.directory import TENSORBOARD, RunDir
 from zephon.run.progress import Progress, write_progress
@@ -19,10 +19,42 @@ PROGRESS_INTERVAL_S, FAR_PROGRESS_INTERVAL_S = 0.1, 3.0
 PACE_STEPS = 32  # the time left follows from as many of the newest steps
 
 
+class StepValues(TypedDict):
+    """The metrics of one step, as a line of metrics.jsonl and the trackers have them; seconds are the host's.
+
+    Args:
+        skipped: why the weights did not change, or None.
+        dropped: how many documents were dropped on the way to the step.
+        shares: each dataset's part of the step's tokens.
+        seconds: of the whole step, and by phase.
+        memory: bytes, see usage.py.
+        mfu: the share of the device's peak, where the peak is known.
+        eval_loss, eval_tokens: where the step ended with an evaluation.
+    """
+
+    world_size: int
+    generation: int
+    loss: float
+    digest: str
+    grad_norm: float
+    lr: float
+    tokens: int
+    total_tokens: int
+    tokens_per_s: float
+    skipped: str | None
+    dropped: int
+    shares: dict[str, float]
+    seconds: dict[str, float]
+    memory: dict[str, int]
+    mfu: NotRequired[float]
+    eval_loss: NotRequired[float]
+    eval_tokens: NotRequired[int]
+
+
 class Sink(Protocol):
     """Receives the metrics of each step, counted from 0."""
 
-    def write(self, step: int, values: Mapping[str, Any]) -> None: ...
+    def write(self, step: int, values: StepValues) -> None: ...
 
     def close(self) -> None: ...
 
@@ -41,7 +73,7 @@ class ProgressFile:
         self._latest: Progress | None = None
         self._written = 0.0
 
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
+    def write(self, step: int, values: StepValues) -> None:
         if self._began is None:
             self._began = step
         elif self._began + 1 == step:
@@ -80,7 +112,7 @@ class Console:
     def __init__(self, steps: int, every: int) -> None:
         self._steps, self._every, self._live = steps, every, sys.stdout.isatty()
 
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
+    def write(self, step: int, values: StepValues) -> None:
         if not self._live and (step + 1) % self._every and step + 1 != self._steps:
             return
         line = (
@@ -127,17 +159,17 @@ def sinks(run: RunDir, spec: RunSpec, attempt: int, *, recorded: int = 0) -> lis
         ConfigError: a tracker is configured and its package is not installed.
     """
     trainer = spec.trainer
-    found: list[Sink] = [
+    chosen: list[Sink] = [
         ProgressFile(run, attempt, trainer.steps, recorded=recorded),
         Console(trainer.steps, trainer.log_every),
     ]
     if trainer.tensorboard and importlib.util.find_spec("tensorboard") is not None:
-        found.append(_tensorboard(run))
+        chosen.append(_tensorboard(run))
     if trainer.wandb is not None:
-        found.append(wandb(trainer.wandb, spec))
+        chosen.append(wandb(trainer.wandb, spec))
     if trainer.mlflow is not None:
-        found.append(mlflow(trainer.mlflow, spec))
-    return found
+        chosen.append(mlflow(trainer.mlflow, spec))
+    return chosen
 
 
 def _tensorboard(run: RunDir) -> Sink:

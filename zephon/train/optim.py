@@ -1,7 +1,7 @@
 """AdamW with two parameter groups, and its state by parameter name.
 
 Matrices decay, vectors (norms) do not. The state of every parameter exists from the beginning, with every field of
-AdamW, so that a checkpoint can be loaded into it by name and a missing or surplus field is seen.
+AdamW, so that a checkpoint loads into it by name, and a missing or surplus field is an error.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def adamw(model: nn.Module, spec: OptimizerSpec) -> torch.optim.AdamW:
 
 def tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """All tensors of a training state by flat name: ``model.NAME`` and ``optim.NAME.FIELD``; live, not copied."""
-    found: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        found[f"model.{name}"] = parameter.detach()
+        named[f"model.{name}"] = parameter.detach()
         state = cast("dict[str, Tensor]", optimizer.state[parameter])
         for field in FIELDS:
-            found[f"optim.{name}.{field}"] = state[field].detach()
-    return found
+            named[f"optim.{name}.{field}"] = state[field].detach()
+    return named
 
 
 @torch.no_grad()
@@ -79,7 +79,7 @@ def clip(model: nn.Module, norm: Tensor, limit: float) -> None:
 
 def _by_mesh(model: nn.Module) -> list[list[nn.Parameter]]:
     """Parameters that PyTorch's list-wise kernels accept together: one list, or one per mesh with tensor parallelism."""
-    found: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    by_mesh: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in model.parameters():
-        found.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
-    return list(found.values())
+        by_mesh.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
+    return list(by_mesh.values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from zephon.errors import ZephonError
 from zephon.run import ledger as ledger_file
@@ -16,11 +15,11 @@ from zephon.run.metrics import MetricsFile
 from zephon.run.mirror import Mirror
 from zephon.spec.experiment import RunSpec
 from zephon.train.evaluation import Result
-from zephon.train.metrics import sinks
+from zephon.train.metrics import StepValues, sinks
 from zephon.train.session import Session, Update
 from zephon.train.step import GlobalStep
 from zephon.train.usage import memory
-from zephon.types import DropSummary
+from zephon.types import DropSummary, Json
 
 
 class Records:
@@ -35,8 +34,8 @@ class Records:
         self._sinks = [MetricsFile(metrics, attempt), *sinks(run, spec, attempt, recorded=self._ledger.steps)]
 
     def write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
-        """One step. What goes wrong becomes the session's fault: all ranks are told before the next step, and end together."""
-        with _told(session), session.clock("record"):
+        """One step. An error becomes the session's fault: all ranks receive it before the next step, and end together."""
+        with _faults_of(session), session.clock("record"):
             self._write(session, step, update, held_out)
 
     def push(self, session: Session) -> None:
@@ -48,15 +47,15 @@ class Records:
             session.fault = _unwritable(session, error)
 
     def end(self, session: Session) -> None:
-        """Where the data has ended before the last step: how far it went, and what was left out behind it, which no step's
-        line can say."""
+        """Where the data ended before the last step: how far it went, and what was dropped after the last batch, which belongs
+        to no step's line."""
         end = DataEnd(
             step=session.step,
             steps=session.spec.trainer.steps,
             attempt=self._attempt,
             dropped=named(session.dropped_at_end).get("dropped", {}),
         )
-        with _told(session):
+        with _faults_of(session):
             session.job.fence()
             write_data_end(self._run, end)
 
@@ -70,19 +69,27 @@ class Records:
     def _write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
         session.job.fence()
         digest, lanes = step_digest(step.digests, self._lanes)
-        said = {"world_size": session.membership.process.size, "generation": self._generation, "loss": update.loss}
-        told = {"tokens": step.by_dataset, "attempt": self._attempt, **said, **named(step.dropped)}
-        self._ledger.append(step=step.step, digest=digest, lanes=lanes, **told)
-        values = {**said, "digest": digest.hex(), **measured(session, step, update)}
+        self._ledger.append(
+            step=step.step,
+            digest=digest,
+            lanes=lanes,
+            tokens=step.by_dataset,
+            attempt=self._attempt,
+            world_size=session.membership.process.size,
+            generation=self._generation,
+            loss=update.loss,
+            **named(step.dropped),
+        )
+        values = measured(session, step, update, digest=digest.hex(), generation=self._generation)
         if held_out is not None:
-            values |= {"eval_loss": held_out.loss, "eval_tokens": held_out.tokens}
+            values["eval_loss"], values["eval_tokens"] = held_out.loss, held_out.tokens
         for sink in self._sinks:
             sink.write(step.step, values)
 
 
 @contextlib.contextmanager
-def _told(session: Session) -> Iterator[None]:
-    """What goes wrong inside becomes the session's fault."""
+def _faults_of(session: Session) -> Iterator[None]:
+    """An error inside becomes the session's fault."""
     try:
         yield
     except ZephonError as error:
@@ -91,34 +98,42 @@ def _told(session: Session) -> Iterator[None]:
         session.fault = _unwritable(session, error)
 
 
-def measured(session: Session, step: GlobalStep, update: Update) -> dict[str, Any]:
-    """The numbers of one step. Seconds are the host's; on CUDA the device may still be at work behind them."""
+def measured(session: Session, step: GlobalStep, update: Update, *, digest: str, generation: int) -> StepValues:
+    """The numbers of one step. Seconds are the host's; on CUDA the device may still be at work when they end."""
     seconds, phases = session.clock.lap()
     if "forward" in phases and "gradients" in phases:
         phases["backward"] = max(0.0, phases.pop("gradients") - phases["forward"])
     speed = step.tokens / seconds
-    found: dict[str, Any] = {
+    values: StepValues = {
+        "world_size": session.membership.process.size,
+        "generation": generation,
+        "loss": update.loss,
+        "digest": digest,
         "grad_norm": update.norm,
         "lr": update.rate,
         "tokens": step.tokens,
         "total_tokens": session.tokens,
         "tokens_per_s": speed,
         "skipped": update.skipped,
-        "dropped": sum(some.count for some in step.dropped),
+        "dropped": sum(summary.count for summary in step.dropped),
         "shares": shares(step.by_dataset),
         "seconds": {"step": seconds, **phases},
         "memory": memory(session.membership.device),
     }
     if session.peak is not None:
-        found["mfu"] = speed * session.operations / (session.peak * session.membership.process.size)
-    return found
+        values["mfu"] = speed * session.operations / (session.peak * session.membership.process.size)
+    return values
 
 
-def named(dropped: Sequence[DropSummary]) -> dict[str, Any]:
-    """``dropped`` of a ledger line, ``{reason: {count, first: [[dataset, shard, row], ...]}}``; nothing where nothing was."""
+def named(dropped: Sequence[DropSummary]) -> Json:
+    """``dropped`` of a ledger line, ``{reason: {count, first: [[dataset, shard, row], ...]}}``; empty where none is."""
     if not dropped:
         return {}
-    return {"dropped": {some.reason: {"count": some.count, "first": [list(a) for a in some.addresses]} for some in dropped}}
+    return {
+        "dropped": {
+            summary.reason: {"count": summary.count, "first": [list(a) for a in summary.addresses]} for summary in dropped
+        }
+    }
 
 
 def shares(tokens: Mapping[str, int]) -> dict[str, float]:

@@ -39,11 +39,11 @@ Sums = Callable[[TokenRows], tuple[Tensor, Tensor]]
 def default_gradients(
     model: nn.Module, sums: Sums, rows: TokenRows, *, tokens: int, microbatch: int, membership: Membership
 ) -> Tensor:
-    """Leaves the gradient of (sum of losses / tokens) in ``.grad`` and returns the loss, a float64 scalar.
+    """Puts the gradient of (sum of losses / tokens) into ``.grad`` and returns the loss, a float64 scalar.
 
     Args:
         sums: forward of some rows: (what is minimised, cross entropy), each summed over trained tokens.
-        rows: this rank's sequences, equally many on all ranks.
+        rows: this rank's sequences; their number is the same on all ranks.
         tokens: trained tokens of the whole step, at least 1.
         microbatch: rows in one forward.
     """
@@ -60,7 +60,7 @@ def default_gradients(
 def canonical_gradients(
     model: nn.Module, sums: Sums, rows: TokenRows, *, tokens: int, block: int, membership: Membership
 ) -> Tensor:
-    """The same, with the same bits at every power-of-two number of ranks. ``model`` must be unwrapped."""
+    """``default_gradients`` with the same bits at every power-of-two number of ranks. ``model`` must be unwrapped."""
     parameters = [p for p in model.parameters() if p.requires_grad]
 
     def leaf(part: TokenRows) -> Tensor:
@@ -68,7 +68,7 @@ def canonical_gradients(
         gradients = torch.autograd.grad(minimised, parameters)
         return torch.cat([g.reshape(-1).float() for g in gradients] + [entropy.detach().reshape(1)])
 
-    total = doubled(tree_sum(rows.split(block), leaf), membership) / tokens
+    total = add_over_ranks(tree_sum(rows.split(block), leaf), membership) / tokens
     begin = 0
     for parameter in parameters:
         parameter.grad = total[begin : begin + parameter.numel()].view_as(parameter)
@@ -86,7 +86,7 @@ def tree_sum(parts: list[TokenRows], leaf: Callable[[TokenRows], Tensor]) -> Ten
     return left
 
 
-def doubled(value: Tensor, membership: Membership) -> Tensor:
+def add_over_ranks(value: Tensor, membership: Membership) -> Tensor:
     """Adds over ranks by recursive doubling, in place: ranks that differ in bit 0 swap and add, then bit 1, ..."""
     rank, distance = membership.process.rank, 1
     while distance < membership.process.size:
@@ -113,25 +113,13 @@ def reducing(model: nn.Module, *, last: bool) -> Iterator[None]:
         yield
 
 
-def sum_over_ranks(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """DDP's communication hook: a sum instead of its mean, since the loss is divided by the global count already."""
-    work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
-    assert work is not None
-    summed: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
-    return summed
-
-
-# DDP compares a hook's annotations with the types themselves, and here they are strings.
-sum_over_ranks.__annotations__.update({"bucket": dist.GradBucket, "return": torch.futures.Future[Tensor]})
-
-
 def block_size(spec: RunSpec) -> int:
     """Sequences in one canonical block: ``trainer.canonical_block``, or a lane's share of the global batch."""
     return spec.trainer.canonical_block or max(1, spec.global_batch_size // spec.lanes.count)
 
 
-def repeatable(device: torch.device) -> None:
-    """Lets PyTorch choose only kernels that give the same bits twice; to be called before the device is used."""
+def use_deterministic_kernels(device: torch.device) -> None:
+    """Lets PyTorch choose only kernels that give the same bits twice; call it before the device is used."""
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
@@ -143,12 +131,11 @@ def check_consistent(membership: Membership) -> None:
     """Refuses canonical reduction over ranks whose kernels, and so whose last bits, would differ."""
     gpu = membership.device.type == "cuda"
     kind = torch.cuda.get_device_name(membership.device) if gpu else f"CPU with {torch.backends.cpu.get_cpu_capability()}"
-    mine = f"{kind}, torch {torch.__version__}, {torch.get_num_threads()} threads"
-    every = membership.exchange(mine)
-    other = next((rank for rank, one in enumerate(every) if one != every[0]), None)
+    platforms = membership.exchange(f"{kind}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    other = next((rank for rank, platform in enumerate(platforms) if platform != platforms[0]), None)
     if other is not None:
         raise ConfigError(
-            f"trainer.reduction=canonical cannot hold: rank 0 runs on {every[0]} and rank {other} on {every[other]}",
+            f"trainer.reduction=canonical cannot hold: rank 0 runs on {platforms[0]} and rank {other} on {platforms[other]}",
             follows="losses and weights would not be bit-identical to the one-rank run",
             remedy="use one kind of hardware, one torch and one trainer.torch_threads, or set trainer.reduction=default",
         )

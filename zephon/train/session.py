@@ -1,9 +1,9 @@
-"""Everything that depends on the membership, built by one function and torn down again inside the living process.
+"""Everything that depends on the membership: one function builds it, ``close`` ends it, and the process lives on.
 
-    Job (spec, run directory, loader factory)          lives as long as the process
-      └─ build(job, membership, snapshot) -> Session        mesh, wrapped model, optimizer, loader assignment, saver
-           └─ session.take() -> Snapshot               the whole state in memory, independent of the membership
-           └─ session.close()                          ends threads; the membership may then be left and another joined
+    Job (spec, run directory, loader factory)             lives as long as the process
+      └─ build(job, membership, snapshot) -> Session      mesh, wrapped model, optimizer, loader assignment, saver
+           └─ session.take() -> Snapshot                  the whole state in memory, independent of the membership
+           └─ session.close()                             ends threads; the process may then join another membership
 
 A new membership finds its state in this order: the newest snapshot that any rank still holds, sent by that rank to those
 without it; the checkpoint that all ranks agree on; or step 0, where weights follow from the seed alone.
@@ -11,11 +11,11 @@ without it; the checkpoint that all ranks agree on; or step 0, where weights fol
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,12 +24,13 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from zephon.cursor import SavedState
 from zephon.errors import StateError, TrainingDiverged, ZephonError
 from zephon.run.checkpoints import Meta, name_of
 from zephon.run.directory import RunDir
 from zephon.seeds import derive
 from zephon.spec.experiment import RunSpec
-from zephon.train import checkpoint, optim, reduction, tensor, usage
+from zephon.train import checkpoint, ddp, optim, reduction, tensor, usage
 from zephon.train.distributed import Membership
 from zephon.train.hf import start_from
 from zephon.train.metrics import Clock
@@ -47,10 +48,10 @@ class Job:
 
     Args:
         feed: makes the loader's part for (dp_rank, dp_size).
-        held_out: makes the same for the evaluation's text, which ends.
+        held_out: makes the same for the evaluation's text.
         vocab_size: rows of the embedding.
-        log: is given a sentence for whoever reads the log.
-        fence: raises where a newer generation has taken the run over; called before anything is written.
+        log: writes a line to this rank's log.
+        fence: raises where a newer generation has taken the run over; the trainer calls it before it writes.
     """
 
     spec: RunSpec
@@ -69,7 +70,7 @@ class Snapshot:
     step: int
     tokens: int
     tensors: dict[str, Tensor]
-    state: dict[str, Any] | None
+    state: SavedState | None
     skipped: tuple[int, ...] = ()
     average: float | None = None
 
@@ -79,8 +80,8 @@ class Update:
     """What one optimizer step gave.
 
     Args:
-        skipped: why the weights were left as they were, or None.
-        bad: whether that was a loss or gradient which ``trainer.nonfinite`` must judge.
+        skipped: why the weights did not change, or None.
+        bad: whether the reason is the loss or the gradient, so that ``trainer.nonfinite`` decides how to go on.
     """
 
     loss: float
@@ -91,7 +92,7 @@ class Update:
 
 
 class Session:
-    """One membership's training; see the module's text. Made by ``build``."""
+    """The training of one membership; ``build`` makes it."""
 
     def __init__(self, job: Job, membership: Membership, module: nn.Module, model: nn.Module) -> None:
         self.job, self.spec, self.membership, self.module, self.model = job, job.spec, membership, module, model
@@ -100,12 +101,12 @@ class Session:
         self.saver = checkpoint.Saver(job.run, membership, job.spec.checkpoint, fence=job.fence)
         self.clock = Clock()
         self.step, self.tokens = 0, 0
-        self.state: dict[str, Any] | None = None
+        self.state: SavedState | None = None
         self.skipped: tuple[int, ...] = ()
         self.fault: ZephonError | None = None
-        self.ended = False  # whether the data has, before the last step
+        self.ended = False  # whether the data ended before the last step
         self.dropped_at_end: tuple[DropSummary, ...] = ()
-        self.average: float | None = None  # of the loss, to know a spike by
+        self.average: float | None = None  # of the loss; a spike is a multiple of it
         self._source: Iterator[StepBatch] | None = None
         self._rollbacks = 0
         self.peak = usage.peak(membership.device)
@@ -114,7 +115,7 @@ class Session:
         )
 
     def steps(self, *, leaving: Callable[[], bool]) -> Iterator[GlobalStep]:
-        """The steps that are left, each as all ranks agreed on it; ends with the run's last step or with the data.
+        """The remaining steps, each as all ranks agreed on it; ends with the run's last step or with the data.
 
         Raises:
             ZephonError: what went wrong on any rank, on every rank in the same step.
@@ -125,11 +126,11 @@ class Session:
                 try:
                     self._source = self._source or self.feed.steps()
                     batch = next(self._source, None)
-                except ZephonError as met:
-                    error = error or met
+                except ZephonError as raised:
+                    error = error or raised
             with self.clock("agree"):
-                reports = self.membership.exchange(rank_report(batch, drain=leaving(), error=error))
-                step = agree(batch, reports[:: self.membership.process.size // self.membership.dp_size])
+                report = rank_report(batch, drain=leaving(), error=error)
+                step = agree(batch, self.membership.exchange_data_parallel(report))
             if step is None:
                 if self.step == 0:
                     raise nothing_to_train_on(self.spec)
@@ -138,7 +139,7 @@ class Session:
             if step.step != self.step:
                 raise StateError(
                     f"the loader is at step {step.step} and the weights are at step {self.step}",
-                    follows="the model would be trained on other data than the run says",
+                    follows="the model would train on other data than the run records",
                     remedy="resume from a checkpoint; loader and weights are always saved together",
                 )
             yield step
@@ -150,23 +151,23 @@ class Session:
         rate = learning_rate(spec.optimizer, step=step.step, steps=spec.trainer.steps, tokens=self.tokens, tokens_per_step=full)
         torch.manual_seed(derive(spec.trainer.seed, "step", step.step) % 2**63)
         if step.tokens == 0 or step.step in self.skipped:
-            why = "no token of the global batch is trained" if step.tokens == 0 else "left out after a rollback"
+            why = "no token of the global batch is trained" if step.tokens == 0 else "skipped after a rollback"
             return self._done(step, Update(loss=0.0, norm=0.0, rate=rate, skipped=why))
         with self.clock("gradients"):
             loss = self._gradients(step.rows.to(self.membership.device), step.tokens)
         with self.clock("optimizer"):
             norm = optim.gradient_norm(self.module)
-            found = Update(loss=float(loss), norm=float(norm), rate=rate)
-            problem = self._problem(found)
+            update = Update(loss=float(loss), norm=float(norm), rate=rate)
+            problem = self._problem(update)
             if problem is not None:
                 self.optimizer.zero_grad(set_to_none=True)
-                return self._done(step, replace(found, skipped=problem, bad=True))
+                return self._done(step, replace(update, skipped=problem, bad=True))
             if spec.optimizer.clip is not None:
                 optim.clip(self.module, norm, spec.optimizer.clip)
             optim.set_rate(self.optimizer, rate)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-        return self._done(step, found)
+        return self._done(step, update)
 
     def save(self, *, wait: bool = False) -> None:
         """Saves the state after the last step, in the background unless ``wait``."""
@@ -178,26 +179,26 @@ class Session:
             loader={key: value for key, value in self.state.items() if key != "lanes"},
             pinned=self.spec.fields_of("pinned"),
             guarded=self.spec.fields_of("guarded"),
-            rng=checkpoint.plain_rng(self.spec.trainer.seed),
+            rng=checkpoint.rng_meta(self.spec.trainer.seed),
             skipped=self.skipped,
             average=self.average,
         )
         self.saver.save(optim.tensors(self.module, self.optimizer), self.state["lanes"], meta, wait=wait)
 
     def settle(self) -> None:
-        """Waits for the last save and ends on every rank alike if any rank still holds an error."""
+        """Waits for the last save; raises on every rank the first error that any rank still holds."""
         fault = self.fault
         try:
             self.saver.wait()
-        except ZephonError as error:
-            fault = fault or error
-        for rank, found in enumerate(self.membership.exchange(fault)):
-            if found is not None:
-                found.add_note(f"met by rank {rank}")
-                raise found
+        except ZephonError as raised:
+            fault = fault or raised
+        for rank, error in enumerate(self.membership.exchange(fault)):
+            if error is not None:
+                error.add_note(f"raised on rank {rank}")
+                raise error
 
     def take(self) -> Snapshot:
-        """The whole state in memory. With sharded weights every rank must call it: the shards are gathered."""
+        """The whole state in memory. With sharded weights every rank must call it, since the ranks gather the shards."""
         live = optim.tensors(self.module, self.optimizer)
         full = {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in live.items()}
         return Snapshot(
@@ -216,9 +217,9 @@ class Session:
         if policy == "stop" or self._rollbacks == MAX_ROLLBACKS:
             raise TrainingDiverged(
                 f"step {bad}: {update.skipped}" + (f", after {self._rollbacks} rollbacks" if self._rollbacks else ""),
-                follows="every later step would be trained from broken weights or on none",
+                follows="every later step would start from broken weights",
                 remedy="look at the data of this step with `zephon verify` and at the learning rate; "
-                "trainer.nonfinite=skip leaves such steps out, rollback goes back to the last checkpoint",
+                "trainer.nonfinite=skip skips such steps, rollback goes back to the last checkpoint",
             )
         self._rollbacks += 1
         self.saver.wait()
@@ -228,18 +229,18 @@ class Session:
         from_disk_or_seed(self)
         self.skipped = tuple(sorted({*self.skipped, *skipped}))
         if self.membership.first:
-            self.job.log(f"rolled back to step {self.step}; step {bad} will be left out")
+            self.job.log(f"rolled back to step {self.step}; step {bad} will be skipped")
 
     def close(self, *, abandon: bool = False) -> None:
-        """Ends what the session owns; ``abandon`` where a peer is gone. The membership is its caller's."""
+        """Ends what the session owns; ``abandon`` after the loss of a peer. The caller ends the membership."""
         self.feed.close()
         self.saver.close(abandon=abandon)
 
     def _dropped_at_end(self) -> tuple[DropSummary, ...]:
-        """What all ranks' data leaves out behind the last step, in order of lanes, so that it is the same at every size."""
-        mine = self.feed.dropped_at_end(self.state)
-        every = self.membership.exchange(mine)[:: self.membership.process.size // self.membership.dp_size]
-        return sum_by_reason(some for _, some in sorted((pair for one in every for pair in one), key=operator.itemgetter(0)))
+        """What all ranks drop after the last step, in order of lanes, so that it is the same at every size."""
+        gathered = self.membership.exchange_data_parallel(self.feed.dropped_at_end(self.state))
+        by_lane = sorted(itertools.chain.from_iterable(gathered), key=operator.itemgetter(0))
+        return sum_by_reason(summary for _, summary in by_lane)
 
     def _gradients(self, rows: TokenRows, tokens: int) -> Tensor:
         trainer = self.spec.trainer
@@ -277,7 +278,7 @@ class Session:
         if update.skipped is not None:
             self.skipped = tuple(sorted({*self.skipped, step.step}))
             if self.membership.first:
-                self.job.log(f"step {step.step}: {update.skipped}; the weights are left as they were")
+                self.job.log(f"step {step.step}: {update.skipped}; the weights do not change")
         return update
 
 
@@ -318,7 +319,7 @@ def _build_model(job: Job, membership: Membership) -> tuple[nn.Module, nn.Module
             return module, module
         group = membership.mesh["replicate"].get_group()
         wrapped = DistributedDataParallel(module, process_group=group, init_sync=False, gradient_as_bucket_view=True)
-        wrapped.register_comm_hook(group, reduction.sum_over_ranks)
+        wrapped.register_comm_hook(group, ddp.sum_over_ranks)
         return module, wrapped
     mesh = membership.mesh["shard"] if trainer.parallel == "fsdp" else membership.mesh["replicate", "shard"]
     low = torch.bfloat16 if trainer.precision == "bfloat16" else None
@@ -338,15 +339,16 @@ def _take_over(session: Session, snapshot: Snapshot | None, held: list[int]) -> 
     """Sends the newest snapshot from the first rank that holds it to all ranks that do not."""
     membership, newest = session.membership, max(held)
     source, everywhere = held.index(newest), min(held) == newest
-    mine = snapshot if snapshot is not None and snapshot.step == newest else None
+    local = snapshot if snapshot is not None and snapshot.step == newest else None
     head = membership.broadcast(
-        (mine.step, mine.tokens, mine.state, mine.skipped, mine.average) if mine else None, source=source
+        (local.step, local.tokens, local.state, local.skipped, local.average) if local else None, source=source
     )
+    assert head is not None  # the source holds the snapshot
     session.step, session.tokens, session.state, session.skipped, session.average = head
     for name, target in optim.tensors(session.module, session.optimizer).items():
         full = (
-            mine.tensors[name].to(target.device)
-            if mine
+            local.tensors[name].to(target.device)
+            if local
             else torch.empty(target.shape, dtype=target.dtype, device=target.device)
         )
         if not everywhere:
@@ -378,15 +380,15 @@ def from_disk_or_seed(session: Session) -> None:
 
 
 def _check_replicas(session: Session) -> None:
-    """Compares a checksum of the weights between ranks that should hold the same."""
+    """Compares a checksum of the weights between ranks that must hold the same weights."""
     if session.spec.trainer.parallel != "ddp" or session.spec.trainer.tensor_parallel > 1:
         return
     sums = torch.stack([p.detach().double().sum() for p in session.module.parameters()]).cpu()
-    every = session.membership.exchange(sums.numpy().tobytes())
-    different = [rank for rank, one in enumerate(every) if one != every[0]]
+    checksums = session.membership.exchange(sums.numpy().tobytes())
+    different = [rank for rank, checksum in enumerate(checksums) if checksum != checksums[0]]
     if different:
         raise StateError(
             f"ranks {different} begin step {session.step} with other weights than rank 0",
-            follows="the replicas would drift apart and no result could be trusted",
+            follows="the replicas would drift apart",
             remedy="restart from a checkpoint; if it happens again, compare the ranks' hardware and library versions",
         )

@@ -1,12 +1,11 @@
-"""The trainer's part in a run's stages: what the first step needs to know, and what the last checkpoint is worth.
+"""The trainer's part in a run's stages: calibration before the first step, evaluation of the last checkpoint.
 
-Both run in one process, without any node, and write into the run directory what they return.
+Both run in one process without nodes, and write into the run directory what they return.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Any
 
 import torch
 
@@ -20,12 +19,13 @@ from zephon.train.distributed import ProcessInfo, choose_device, join
 from zephon.train.evaluation import Evaluation
 from zephon.train.feed import job_for, pipeline
 from zephon.train.session import build
+from zephon.types import Json
 
 
 def calibrate(run: RunDir, spec: RunSpec) -> dict[str, float]:
     """Measures tokens per byte of each dataset and writes ``calibration.json``, which every worker then reads.
 
-    A run is measured once: what is there already is kept, since the mixture of later steps follows from it.
+    A run is measured once: a calibration that exists stays as it is, since the mixture of later steps follows from it.
     """
     counts = read_calibration(run)
     if counts is None:
@@ -35,7 +35,7 @@ def calibrate(run: RunDir, spec: RunSpec) -> dict[str, float]:
     return {name: tokens / size for name, (tokens, size) in counts.items() if size}
 
 
-def evaluate(run: RunDir, spec: RunSpec) -> dict[str, Any]:
+def evaluate(run: RunDir, spec: RunSpec) -> Json:
     """Loss of the newest checkpoint on ``trainer.eval_data``, as ``evaluation.json``: step, loss per token, tokens.
 
     Raises:
@@ -48,13 +48,13 @@ def evaluate(run: RunDir, spec: RunSpec) -> dict[str, Any]:
     if threads is not None:
         torch.set_num_threads(threads)
     if trainer.reduction == "canonical":
-        reduction.repeatable(device)
+        reduction.use_deterministic_kernels(device)
     membership = join(ProcessInfo(), device=device, timeout_s=trainer.process_group_timeout_s)
     try:
         session = build(job_for(alone, run, membership, log=print, fence=lambda: None), membership)
         try:
-            found = Evaluation(session)()
-            result = HeldOutLoss(step=session.step, loss=found.loss, tokens=found.tokens)
+            held_out = Evaluation(session)()
+            result = HeldOutLoss(step=session.step, loss=held_out.loss, tokens=held_out.tokens)
         finally:
             session.close()
     finally:

@@ -1,27 +1,28 @@
-"""From loader to training: one ``StepBatch`` per optimizer step and rank, and what all ranks agree on about it.
+"""From loader to training: one ``StepBatch`` per optimizer step and rank, and the ``GlobalStep`` that all ranks agree on.
 
     loader -> StepBatch (this rank's rows)  --exchange-->  GlobalStep (token count, digests by slot, lanes, drain, error)
 
-A whole step is in hand before its first forward, because the loss is divided by the count of trained tokens of *all*
-ranks. One small exchange a step carries everything that ranks must agree on, so an error on one rank ends all of them in
-the same step, and every rank holds the loader state of every lane, also of a rank that dies a moment later.
+A rank holds its part of a whole step before the first forward, because the loss is divided by the count of trained tokens of
+*all* ranks. One small exchange a step carries everything that ranks must agree on. So an error on one rank ends all of them
+in the same step, and every rank holds the loader state of every lane, also of a rank that dies a moment later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from zephon.cursor import SavedState
 from zephon.errors import DataError, StateError, ZephonError
 from zephon.spec.experiment import RunSpec
 from zephon.types import IGNORE_INDEX, DropSummary
 
-ADDRESSES = 8  # of documents left out for one reason in one step, as many as a batch names
+ADDRESSES = 8  # of documents dropped for one reason in one step, as many as a batch names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class TokenRows:
         return [self._slice(i, i + size) for i in range(0, len(self), size)]
 
     def padded(self, rows: int) -> TokenRows:
-        """With rows of weight zero behind, so that all ranks run the same number of forwards."""
+        """With rows of weight zero at the end, so that all ranks run the same number of forwards."""
         more = rows - len(self)
         if more <= 0:
             return self
@@ -61,7 +62,7 @@ class TokenRows:
     def _slice(self, begin: int, end: int) -> TokenRows:
         return self._map(lambda t: t[begin:end])
 
-    def _map(self, f: Any) -> TokenRows:
+    def _map(self, f: Callable[[Tensor], Tensor]) -> TokenRows:
         positions = None if self.positions is None else f(self.positions)
         return TokenRows(input_ids=f(self.input_ids), labels=f(self.labels), positions=positions)
 
@@ -76,13 +77,13 @@ class StepBatch:
         digests: SHA-256 of each sequence by its slot in the global batch.
         state: this rank's loader state after the step.
         by_dataset: tokens of each dataset, where the loader reports them.
-        dropped: documents left out, of lanes that this rank answers for, so that all ranks together name each once.
+        dropped: documents dropped, of lanes that this rank reports, so that all ranks together name each document once.
     """
 
     step: int
     rows: TokenRows
     digests: dict[int, bytes]
-    state: dict[str, Any]
+    state: SavedState
     by_dataset: dict[str, int] = field(default_factory=dict)
     dropped: tuple[DropSummary, ...] = ()
 
@@ -90,25 +91,25 @@ class StepBatch:
 class Feed(Protocol):
     """A source of steps, for one (dp_rank, dp_size)."""
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: SavedState) -> None:
         """Continues after a state that holds the lanes of all ranks of some earlier membership."""
 
     def steps(self) -> Iterator[StepBatch]:
         """One StepBatch per optimizer step, until the data ends."""
 
-    def dropped_at_end(self, state: dict[str, Any] | None) -> list[tuple[int, DropSummary]]:
-        """(lane, what it leaves out) between a state and the end of the data, of lanes that this rank answers for.
+    def dropped_at_end(self, state: SavedState | None) -> list[tuple[int, DropSummary]]:
+        """(lane, what it drops) between a state and the end of the data, of lanes that this rank reports.
 
-        ``state`` is that after the last step that was trained, or None before the first; ``steps`` is over then.
+        ``state`` is the one after the last trained step, or None before the first; ``steps`` has ended by then.
         """
 
     def close(self) -> None:
-        """Ends what runs behind ``steps``."""
+        """Ends the threads and processes that feed ``steps``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """What a rank tells the others before it trains a step; ``step`` is None where its data has ended."""
+    """What a rank reports to the others before it trains a step; ``step`` is None where its data has ended."""
 
     step: int | None
     rows: int = 0
@@ -130,15 +131,15 @@ class GlobalStep:
         tokens: trained tokens of the step over all ranks.
         digests: of all sequences of the global batch, in slot order.
         state: the loader state after the step, with the lanes of all ranks.
-        dropped: documents left out on the way to this step, by reason.
-        drain: whether somebody was asked to leave after this step.
+        dropped: documents dropped on the way to this step, by reason.
+        drain: whether a rank was asked to leave after this step.
     """
 
     step: int
     rows: TokenRows
     tokens: int
     digests: list[bytes]
-    state: dict[str, Any]
+    state: SavedState
     by_dataset: dict[str, int]
     dropped: tuple[DropSummary, ...]
     drain: bool
@@ -168,46 +169,46 @@ def agree(batch: StepBatch | None, reports: Sequence[RankReport]) -> GlobalStep 
         ZephonError: the error of the first rank that reported one, with that rank in a note.
         StateError: the ranks are at different steps, or slots are missing or doubled.
     """
-    for rank, one in enumerate(reports):
-        if one.error is not None:
-            one.error.add_note(f"met by data-parallel rank {rank}")
-            raise one.error
-    if any(one.step is None for one in reports):
+    for rank, report in enumerate(reports):
+        if report.error is not None:
+            report.error.add_note(f"raised on data-parallel rank {rank}")
+            raise report.error
+    if any(report.step is None for report in reports):
         return None
     digests: dict[int, bytes] = {}
-    for one in reports:
-        digests.update(one.digests)
-    steps = {one.step for one in reports}
-    if batch is None or len(steps) != 1 or sorted(digests) != list(range(sum(len(one.digests) for one in reports))):
+    for report in reports:
+        digests.update(report.digests)
+    steps = {report.step for report in reports}
+    if batch is None or len(steps) != 1 or sorted(digests) != list(range(sum(len(report.digests) for report in reports))):
         raise StateError(
-            f"the ranks do not hold one global batch: steps {[one.step for one in reports]}, slots {sorted(digests)}",
-            follows="a step would be trained with rows missing or doubled",
+            f"the ranks do not hold one global batch: steps {[report.step for report in reports]}, slots {sorted(digests)}",
+            follows="the step would train some rows twice or not at all",
             remedy="resume from the last checkpoint; if it happens again, run `zephon verify` on the run",
         )
     by_dataset: dict[str, int] = {}
-    for one in reports:
-        for name, count in one.by_dataset.items():
+    for report in reports:
+        for name, count in report.by_dataset.items():
             by_dataset[name] = by_dataset.get(name, 0) + count
     return GlobalStep(
         step=batch.step,
-        rows=batch.rows.padded(max(one.rows for one in reports)),
-        tokens=sum(one.tokens for one in reports),
+        rows=batch.rows.padded(max(report.rows for report in reports)),
+        tokens=sum(report.tokens for report in reports),
         digests=[digests[slot] for slot in sorted(digests)],
-        state={**batch.state, "lanes": {lane: cursor for one in reports for lane, cursor in one.lanes.items()}},
+        state={**batch.state, "lanes": {lane: cursor for report in reports for lane, cursor in report.lanes.items()}},
         by_dataset=dict(sorted(by_dataset.items())),
-        dropped=sum_by_reason(some for one in reports for some in one.dropped),
-        drain=any(one.drain for one in reports),
+        dropped=sum_by_reason(summary for report in reports for summary in report.dropped),
+        drain=any(report.drain for report in reports),
     )
 
 
 def sum_by_reason(parts: Iterable[DropSummary]) -> tuple[DropSummary, ...]:
     """One entry for each reason, in order of reasons: counts added, the first eight addresses kept."""
-    found: dict[str, DropSummary] = {}
+    sums: dict[str, DropSummary] = {}
     for part in parts:
-        before = found.get(part.reason, DropSummary(part.reason, 0, ()))
+        before = sums.get(part.reason, DropSummary(part.reason, 0, ()))
         addresses = (*before.addresses, *part.addresses)[:ADDRESSES]
-        found[part.reason] = DropSummary(part.reason, before.count + part.count, addresses)
-    return tuple(found[reason] for reason in sorted(found))
+        sums[part.reason] = DropSummary(part.reason, before.count + part.count, addresses)
+    return tuple(sums[reason] for reason in sorted(sums))
 
 
 def concatenate(parts: Sequence[TokenRows]) -> TokenRows:
@@ -233,6 +234,5 @@ def nothing_to_train_on(spec: RunSpec) -> DataError:
     return DataError(
         f"the data ends before the first step: it is not enough for {one_batch(spec)} "
         f"in chunks of {spec.data.chunk_bytes:,} bytes",
-        follows="the run would be done without having trained anything",
         remedy="use smaller chunks (data.chunk_bytes), fewer lanes, more data, or data.exhausted=repeat",
     )

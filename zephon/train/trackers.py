@@ -1,7 +1,7 @@
-"""Weights & Biases and MLflow, where they are installed and a run names a project. Each keeps one run of its own a run.
+"""Weights & Biases and MLflow, where they are installed and a run names a project. Every run has one run in the tracker.
 
-An attempt that goes on behind a crash finds the tracker's run by the run's name, and writes behind what is there. Where and
-how they store is their own configuration: environment variables such as ``WANDB_MODE`` and ``MLFLOW_TRACKING_URI``.
+An attempt that goes on after a crash finds the tracker's run by the run's name and appends to it. Each tracker's own
+environment variables, such as ``WANDB_MODE`` and ``MLFLOW_TRACKING_URI``, say where and how it stores.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from types import ModuleType
 
 from zephon.errors import ConfigError
 from zephon.spec.experiment import RunSpec
@@ -20,25 +20,25 @@ RUN_TAG = "zephon.run"
 
 
 class Scalars:
-    """All numbers of a step to a tracker through one call ``put(numbers, step)``; nested values by dotted name.
+    """Gives all numbers of a step to a tracker by one call ``put(numbers, step)``; nested values have dotted names.
 
     Args:
-        service: the tracker's name, where it is a service: one that fails is told of once, and left alone from then on,
-            since metrics.jsonl has everything and training must not wait for others.
+        service: the tracker's name, where it is a service. After its first failure, which one line reports, it gets no more
+            numbers: metrics.jsonl has everything, and training must not wait for others.
     """
 
     def __init__(
-        self, put: Callable[[dict[str, float], int], Any], end: Callable[[], Any], *, service: str | None = None
+        self, put: Callable[[dict[str, float], int], object], end: Callable[[], object], *, service: str | None = None
     ) -> None:
         self._put, self._end, self._service, self._failed = put, end, service, False
 
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
-        self._careful(lambda: self._put(dict(_numbers(values)), step))
+    def write(self, step: int, values: Mapping[str, object]) -> None:
+        self._guarded(lambda: self._put(dict(_numbers(values)), step))
 
     def close(self) -> None:
-        self._careful(self._end)
+        self._guarded(self._end)
 
-    def _careful(self, call: Callable[[], Any]) -> None:
+    def _guarded(self, call: Callable[[], object]) -> None:
         if self._failed:
             return
         try:
@@ -51,7 +51,7 @@ class Scalars:
 
 
 def wandb(project: str, spec: RunSpec) -> Scalars:
-    """Raises ConfigError where the package is not installed, or cannot begin a run as it is configured."""
+    """Raises ConfigError where the package is not installed, or its configuration does not let it begin a run."""
     module = _tracker("wandb")
     with _beginning("wandb", project):
         tracked = module.init(project=project, name=spec.name, id=spec.name, resume="allow", config=spec.to_dict())
@@ -59,7 +59,7 @@ def wandb(project: str, spec: RunSpec) -> Scalars:
 
 
 def mlflow(experiment: str, spec: RunSpec) -> Scalars:
-    """Raises ConfigError where the package is not installed, or cannot begin a run as it is configured."""
+    """Raises ConfigError where the package is not installed, or its configuration does not let it begin a run."""
     module = _tracker("mlflow")
     with _beginning("mlflow", experiment):
         chosen = module.set_experiment(experiment)
@@ -84,7 +84,7 @@ def _beginning(tracker: str, project: str) -> Iterator[None]:
         ) from error
 
 
-def _tracker(name: str) -> Any:
+def _tracker(name: str) -> ModuleType:
     if importlib.util.find_spec(name) is None:
         raise ConfigError(
             f"trainer.{name} is set and the package {name} is not installed",
@@ -94,7 +94,7 @@ def _tracker(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+def _numbers(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, float]]:
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{name}.")

@@ -8,7 +8,7 @@ import torch
 
 from zephon.spec.experiment import ModelSpec
 
-# Dense bfloat16 peaks in operations a second, from the makers' data sheets, by a part of the device's name.
+# Dense bfloat16 peaks in operations a second, from the vendors' data sheets, by a part of the device's name.
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "B200": 2250e12, "L4": 121e12}
 
 
@@ -27,7 +27,7 @@ def peak(device: torch.device) -> float | None:
 
 def memory(device: torch.device) -> dict[str, int]:
     """Bytes: the process's largest resident set, and on CUDA the largest allocation."""
-    found = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    used = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     if device.type == "cuda":
-        found["device"] = torch.cuda.max_memory_allocated(device)
-    return found
+        used["device"] = torch.cuda.max_memory_allocated(device)
+    return used

@@ -1,11 +1,11 @@
 """What one worker process does, from its environment to its exit status.
 
-    0     the last step is done              75    drained: somebody else leaves or joins, or a newer generation exists
+    0     the last step is done              75    drained: another process leaves or joins, or a newer generation exists
     65    configuration or contract error    143   drained: this process was asked to leave
     else  a crash
 
 SIGTERM only sets a flag, which all ranks see in the next step; SIGUSR1 writes the stacks of all threads to stderr.
-``main`` may be called in a process forked from one that has imported everything already.
+The fork server calls ``main`` in a process that has inherited all imports.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
     fence.check()
     device = distributed.choose_device(trainer.device, local_rank=process.local_rank)
     if trainer.reduction == "canonical":
-        reduction.repeatable(device)
+        reduction.use_deterministic_kernels(device)
     with ExitStack() as owned:
         membership = distributed.join(
             process,
@@ -81,7 +81,7 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
                 records = Records(run, spec, attempt, generation)
                 owned.callback(records.close)
             except ZephonError as error:
-                session.fault = error  # told to all ranks before the first step
+                session.fault = error  # all ranks receive it before the first step
         return train(session, records=records, leaving=leaving.is_set)
 
 
@@ -93,20 +93,20 @@ class Fence:
         self._interval = 0.0 if run.local else FENCE_INTERVAL_S
 
     def check(self) -> None:
-        """Raises Superseded when a newer generation exists. Far storage is asked at most every two seconds."""
+        """Raises Superseded when a newer generation exists. Far storage is read at most every two seconds."""
         if time.monotonic() - self._checked < self._interval or (newest := read_generation(self._run)) is None:
             return
         self._checked = time.monotonic()
         if newest.generation > self._generation:
             raise Superseded(
                 f"generation {newest.generation} trains this run now and this worker belongs to generation {self._generation}",
-                follows="two memberships would write one ledger and one set of checkpoints",
+                follows="two memberships would write to one ledger and one set of checkpoints",
                 remedy="nothing: this worker leaves, and the newer generation goes on",
             )
 
 
 def log(text: str) -> None:
-    """Writes a line for whoever reads this rank's log."""
+    """Writes a line to this rank's log."""
     rank = os.environ.get("RANK", "0")
     print(f"[rank {rank}] {text}", file=sys.stderr, flush=True)
 
