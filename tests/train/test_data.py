@@ -51,7 +51,7 @@ def test_the_first_ranks_error_is_raised_with_its_rank():
     mine = [*reports(batches(2)), rank_report(None, drain=False, error=error)]
     with pytest.raises(DataError) as caught:
         agree(None, mine)
-    assert caught.value.__notes__ == ["met by data-parallel rank 2"]
+    assert caught.value.__notes__ == ["raised on data-parallel rank 2"]
 
 
 def test_data_ends_where_it_ends_for_the_first_rank():
@@ -64,7 +64,7 @@ def test_ranks_at_different_steps_or_with_doubled_slots_are_refused():
     first, second = batches(2)
     with pytest.raises(StateError, match=r"steps \[0, 1\]"):
         agree(first, reports([first, replace(second, step=1)]))
-    with pytest.raises(StateError, match="rows missing or doubled"):
+    with pytest.raises(StateError, match="train some rows twice or not at all"):
         agree(first, reports([first, first]))
 
 
