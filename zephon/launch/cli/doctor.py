@@ -213,7 +213,7 @@ def _tokenizer(spec: RunSpec) -> Iterator[Finding]:
     tokenizer, differs = check_parity(tokenizer, [_UNUSUAL, *list(topics.values())[:20]], limit_bytes=1 << 17)
     if differs:
         yield Finding("tokenizer", "warning", differs, "set tokenizer.backend=tokenizers")
-    yield Finding("tokenizer", "ok", f"{spec.tokenizer.id}: {tokenizer.vocab_size} ids, back end {tokenizer.backend_name}")
+    yield Finding("tokenizer", "ok", f"{spec.tokenizer.id}: {tokenizer.vocab_size} ids, back end {tokenizer.backend.name}")
 
 
 def _run_directory(spec: RunSpec) -> Iterator[Finding]:

@@ -1,21 +1,22 @@
 """Back ends, fastest first: fastokens, tokenizers (the reference), bytes.
 
-All of them give the ids of the ``tokenizers`` library with special tokens' spellings taken as ordinary text.
+All are to give the ids of the ``tokenizers`` library with special tokens' spellings taken as ordinary text; where the fast one
+does not, `zephon.ops.tokenizers.proof` keeps it out.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from zephon.errors import ConfigError, nearest
-from zephon.types import Json, Ragged
+from zephon.ops.tokenizers.ordinary import ordinary
+from zephon.types import Array, Json, Ragged
 
 PREFERENCE = ("fastokens", "tokenizers")
 
@@ -54,6 +55,21 @@ class _BatchEncoder(Protocol):
     def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> Sequence[_Encoded]: ...
 
 
+class _Added(Protocol):
+    @property
+    def content(self) -> str: ...
+
+
+class _Numbered(Protocol):
+    """What of the same library's tokenizer tells ids by name."""
+
+    def get_added_tokens_decoder(self) -> Mapping[int, _Added]: ...
+
+    def get_vocab_size(self) -> int: ...
+
+    def token_to_id(self, token: str) -> int | None: ...
+
+
 class Bytes:
     """UTF-8 bytes as ids 0 to 255."""
 
@@ -79,7 +95,7 @@ class Fastokens:
         os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
         import fastokens
 
-        self._tokenizer: _FlatEncoder = fastokens.Tokenizer.from_json_str(definition)
+        self._tokenizer: _FlatEncoder = fastokens.Tokenizer.from_json_str(ordinary(definition))
         self._setting = threading.Lock()
         self._between: tuple[int | None, int | None] | None = None
 
@@ -133,29 +149,44 @@ class HuggingFace:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         import tokenizers
 
-        self._tokenizer: _BatchEncoder = tokenizers.Tokenizer.from_str(without_added_tokens(definition))
+        without = ordinary(definition)
+        tokenizer = tokenizers.Tokenizer.from_str(without)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True  # their spellings are ordinary text
+        self._tokenizer: _BatchEncoder = tokenizer
+        # Without a special token's name in the model's vocabulary the library would number later added tokens otherwise.
+        self._renumbered: Array | None = None
+        if without is not definition:
+            self._renumbered = _renumbered(tokenizer, tokenizers.Tokenizer.from_str(definition))
 
     def encode(self, texts: list[str]) -> Ragged:
         encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return Ragged.of([np.array(row.ids, np.uint32) for row in encoded])
+        ids = Ragged.of([np.array(row.ids, np.uint32) for row in encoded])
+        return ids if self._renumbered is None else Ragged(self._renumbered[ids.values], ids.offsets)
 
     def encode_between(self, texts: list[str], before: int | None, after: int | None) -> Ragged | None:
         return None
 
 
-def without_added_tokens(definition: str) -> str:
-    """The definition without the tokens whose spelling would be recognised inside a text."""
-    loaded = json.loads(definition)
-    loaded["added_tokens"] = [token for token in loaded.get("added_tokens", []) if not token.get("special")]
-    return json.dumps(loaded)
+def _renumbered(now: _Numbered, right: _Numbered) -> Array | None:
+    """Right id by id of now, where an added token has another one."""
+    wrong: dict[int, int] = {}
+    for token, added in now.get_added_tokens_decoder().items():
+        other = right.token_to_id(added.content)
+        if other is not None and other != token:
+            wrong[token] = other
+    if not wrong:
+        return None
+    table = np.arange(max(now.get_vocab_size(), *wrong) + 1, dtype=np.uint32)
+    table[list(wrong)] = list(wrong.values())
+    return table
 
 
 def make_backend(name: str, definition: str) -> Backend:
-    """The back end of this name; "auto" is the fastest one installed."""
+    """The back end of this name, whether it is exact or not: `zephon.ops.tokenizers.proof` knows that."""
     if name == "bytes":
         return Bytes()
-    if name == "auto":
-        name = next(library for library in PREFERENCE if importlib.util.find_spec(library))
     if name == "fastokens":
         return Fastokens(definition)
     if name == "tokenizers":

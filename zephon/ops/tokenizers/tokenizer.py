@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from zephon.ops.tokenizers.backends import Backend, make_backend
+from zephon.errors import ConfigError, nearest
+from zephon.ops.tokenizers.backends import PREFERENCE, Backend, make_backend
+from zephon.ops.tokenizers.proof import Proof, choose, prove
 from zephon.types import Ragged
 
 
@@ -19,10 +21,11 @@ class Tokenizer:
         vocab_size: number of ids.
         bos_id, eos_id: ids of the special tokens, or None where there are none.
         definition: the canonical ``tokenizer.json`` text; empty for byte tokenizers.
-        backend_name: which back end to run it with.
+        backend_name: which back end is asked for. It never decides ids: see `zephon.ops.tokenizers.proof`.
         chat_template: the Jinja template that came with it, or None.
 
-    The back end is built at first use, so constructing one is cheap, and pickling ships the definition alone.
+    The back end is built at first use, so constructing one is cheap, and pickling ships the definition
+    and what was proven about it.
     """
 
     id: str
@@ -35,11 +38,22 @@ class Tokenizer:
     chat_template: str | None = None
 
     @functools.cached_property
+    def proof(self) -> Proof | None:
+        """Whether the fast back end is exact, and the fingerprint of the ids; None for byte tokenizers."""
+        return prove(self.definition) if self.definition else None
+
+    @functools.cached_property
     def backend(self) -> Backend:
-        return make_backend(self.backend_name, self.definition)
+        name, known = self.backend_name, ("auto", *PREFERENCE)
+        if self.proof is None:
+            return make_backend("bytes", "")
+        if name not in known:
+            raise ConfigError(f"tokenizer back end {name!r} is not known", remedy=nearest(name, known))
+        return make_backend(choose(name, self.proof), self.definition)
 
     def encode(self, texts: list[str]) -> Ragged:
         return self.backend.encode(texts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (Tokenizer, tuple(getattr(self, field.name) for field in dataclasses.fields(self)))
+        fields = tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+        return (Tokenizer, fields, {"proof": vars(self)["proof"]} if "proof" in vars(self) else None)

@@ -1,0 +1,132 @@
+"""Which back end may encode a definition: the fast one is proven by parity with the reference, once, and the proof is kept.
+
+The fast back end is used only where it gives the reference's ids for each text of `adversarial`. The outcome and the SHA-256
+of the reference's ids lie in ``$XDG_CACHE_HOME/zephon/tokenizers``, by a hash of the definition and both libraries' versions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from zephon.ops.tokenizers import adversarial
+from zephon.ops.tokenizers.backends import Backend, make_backend
+from zephon.types import Ragged
+
+FAST, REFERENCE = "fastokens", "tokenizers"
+said: set[str] = set()
+"""Fingerprints of the tokenizers whose fallback this process has already told."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """What the comparison gave.
+
+    Args:
+        ids_sha256: of the reference's ids for the adversarial text of the definition.
+        exact: the fast back end gives the same.
+        why: why it is not used otherwise.
+    """
+
+    ids_sha256: str
+    exact: bool
+    why: str
+
+
+@functools.lru_cache(maxsize=8)
+def prove(definition: str) -> Proof:
+    """From the cache, or by a comparison of a second or so."""
+    versions = {library: _version(library) for library in (FAST, REFERENCE)}
+    key = json.dumps([hashlib.sha256(definition.encode()).hexdigest(), versions, adversarial.VERSION])
+    file = _directory() / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+    kept = _read(file)
+    if kept is None:
+        kept = compare(definition)
+        _write(file, kept)
+    return kept
+
+
+def compare(definition: str) -> Proof:
+    """Runs both back ends over the adversarial text."""
+    texts = adversarial.adversarial(definition)
+    right = make_backend(REFERENCE, definition).encode(texts)
+    digest = hashlib.sha256(right.offsets.astype("<i8").tobytes() + right.values.astype("<u4").tobytes()).hexdigest()
+    if _version(FAST) is None:
+        return Proof(digest, False, "it is not installed")
+    try:
+        fast = make_backend(FAST, definition)
+        why = _difference(fast, texts, right)
+    except Exception as error:  # noqa: BLE001 - whatever a foreign library raises about a definition that it does not know
+        why = f"it refuses the definition: {error}"
+    return Proof(digest, not why, why)
+
+
+def choose(name: str, proof: Proof) -> str:
+    """The back end to use where ``name`` was asked for; a fallback to the reference is said once a process."""
+    if name not in ("auto", FAST) or proof.exact:
+        return FAST if name == "auto" else name
+    if proof.ids_sha256 not in said and (name == FAST or _version(FAST) is not None):
+        said.add(proof.ids_sha256)
+        warnings.warn(
+            f"back end {FAST!r} is not used for this tokenizer: {proof.why}; {REFERENCE!r} encodes it, which is slower",
+            stacklevel=2,
+        )
+    return REFERENCE
+
+
+def _difference(fast: Backend, texts: Sequence[str], right: Ragged) -> str:
+    """Where the fast back end differs, or nothing."""
+    whole = fast.encode(list(texts))
+    for i, text in enumerate(texts):
+        if not np.array_equal(whole[i], right[i]):
+            return f"it gives {_few(whole[i])} for {text[:40]!r}, not {_few(right[i])}"
+    around = fast.encode_between(list(texts), 1, 2)
+    for i, text in enumerate(texts if around is not None else ()):
+        assert around is not None
+        if around[i].tolist() != [1, *right[i].tolist(), 2]:
+            return f"it puts special tokens otherwise around {text[:40]!r}"
+    return ""
+
+
+def _few(ids: np.ndarray) -> str:
+    return f"{ids[:8].tolist()}{' and so on' if len(ids) > 8 else ''}"
+
+
+def _version(library: str) -> str | None:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _directory() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home) / "zephon" / "tokenizers"
+
+
+def _read(file: Path) -> Proof | None:
+    try:
+        return Proof(**json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError, TypeError):  # none, or torn
+        return None
+
+
+def _write(file: Path, proof: Proof) -> None:
+    """As a whole, where there is room and a right to write; it is only a cache."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as scratch:
+            json.dump(dataclasses.asdict(proof), scratch)
+        os.replace(scratch.name, file)
+    except OSError:
+        return
