@@ -26,6 +26,12 @@ def byte_level(*, prefix: bool = False) -> Tokenizer:
     return tokenizer
 
 
+def _with_prefix_space() -> Tokenizer:
+    tokenizer = byte_level(prefix=True)
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    return tokenizer
+
+
 def with_added_tokens() -> Tokenizer:
     """Special and other added tokens by turns, with every flag."""
     tokenizer = byte_level()
@@ -113,7 +119,7 @@ def _words(*, special: bool = True) -> Tokenizer:
 
 DEFINITIONS: dict[str, Callable[[], Tokenizer]] = {
     "BPE, ByteLevel": byte_level,
-    "BPE, ByteLevel with a prefix space": lambda: byte_level(prefix=True),
+    "BPE, ByteLevel with a prefix space": _with_prefix_space,
     "BPE, ByteLevel, added tokens": with_added_tokens,
     "BPE, Split, NFC": split_like_gpt4,
     "BPE that ignores merges": ignoring_merges,
@@ -123,7 +129,7 @@ DEFINITIONS: dict[str, Callable[[], Tokenizer]] = {
     "BPE, Metaspace never": lambda: _metaspace_bpe("never"),
     "Unigram, Metaspace, NFKC": _unigram,
     "WordPiece, Bert": _word_piece,
-    "WordLevel, special words": _words,
+    "WordLevel": _words,
     "WordLevel, special words of the post-processor": lambda: _words(special=False),
 }
 

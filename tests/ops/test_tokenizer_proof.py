@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import warnings
@@ -12,6 +13,8 @@ from tokenizers import Tokenizer as Library
 
 from tests.ops.definitions import DEFINITIONS, definition_of
 from tests.ops.test_tokenizers import needs_fastokens
+from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
+from zephon.errors import StateError
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer, proof
 from zephon.ops.tokenizers.adversarial import adversarial
 
@@ -57,7 +60,7 @@ def test_every_back_end_gives_the_ids_of_the_library_with_special_spellings_as_o
         for i, text in enumerate(texts):
             row = ids[i].tolist()
             assert not special & set(row), (backend, text)
-            if not special & set(right[i]):  # where the model itself finds a special token, the library gives its id
+            if not special & set(right[i]) and not any(name in text for name in UNKNOWN):  # else the model itself finds one
                 assert row == right[i], (backend, text)
 
 
@@ -71,9 +74,7 @@ def test_added_tokens_keep_their_ids_beside_special_ones(tmp_path: Path) -> None
 
 
 @pytest.mark.filterwarnings("ignore:back end 'fastokens' is not used")
-@pytest.mark.parametrize(
-    "name", ["BPE, Prepend", "Unigram, Metaspace, NFKC", "BPE that ignores merges", "WordLevel, special words"]
-)
+@pytest.mark.parametrize("name", ["BPE, Prepend", "Unigram, Metaspace, NFKC", "BPE that ignores merges", "WordLevel"])
 @pytest.mark.parametrize("text", ["</s>", "say</s>now", "say </s> now", " </s>"])
 def test_no_model_gives_a_control_token_for_its_spelling(name: str, text: str, tmp_path: Path) -> None:
     tokenizer = load(definition_of(name), tmp_path / "d")
@@ -131,7 +132,7 @@ def test_a_torn_proof_is_made_again_and_one_that_cannot_be_kept_is_used(tmp_path
 
 
 def test_the_ids_fingerprint_is_the_same_each_time_and_another_where_ids_differ(tmp_path: Path) -> None:
-    definition = definition_of("WordLevel, special words")  # its special words get new random names inside each time
+    definition = definition_of("WordLevel")  # its special words get new random names inside each time
     loaded = json.loads(definition)
     one, two = proof.compare(definition), proof.compare(definition)
     assert one == two
@@ -144,3 +145,19 @@ def test_what_is_proven_travels_with_a_tokenizer(tmp_path: Path) -> None:
     proven = tokenizer.proof
     assert vars(pickle.loads(pickle.dumps(tokenizer)))["proof"] == proven
     assert load_tokenizer("bytes").proof is None
+
+
+def test_a_state_is_refused_where_the_same_definition_gives_other_ids(tmp_path: Path) -> None:
+    def build(tokenizer: Tokenizer) -> Pipeline:
+        dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"text": "say now"}] * 8)})
+        pipeline = Pipeline(StaticMixtureWorkSource([dataset], shuffle_shards=False)).options(runner="inline")
+        return pipeline.tokenize(tokenizer, field="text", special_tokens="none").batch(1)
+
+    tokenizer = load(definition_of(BYTE_LEVEL), tmp_path / "d")
+    assert tokenizer.proof is not None
+    state = build(tokenizer).checkpoint()
+    build(load(tokenizer.definition, tmp_path / "e", "tokenizers")).restore(state)  # the back end is a performance setting
+    other = dataclasses.replace(tokenizer)
+    vars(other)["proof"] = dataclasses.replace(tokenizer.proof, ids_sha256="0" * 64)  # as another version of the library
+    with pytest.raises(StateError, match="token_ids: saved"):
+        build(other).restore(state)

@@ -41,9 +41,7 @@ class Tokenize(StageOp):
     parallelism: Positive | None = free()
 
     def describe(self) -> Json:
-        own = StageOp.describe(self)
-        own["tokenizer"] = self.tokenizer.identity
-        return own
+        return StageOp.describe(self) | self.tokenizer.describe()
 
     @property
     def bos(self) -> int | None:

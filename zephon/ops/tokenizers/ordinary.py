@@ -8,8 +8,8 @@ special token that the model could reach gets another name in the model, under t
 from __future__ import annotations
 
 import json
+import os
 import re
-import secrets
 from collections.abc import Iterator
 
 from zephon.types import Json
@@ -24,7 +24,8 @@ def ordinary(definition: str) -> str:
     changed = bool(model.get("dropout"))
     if changed:
         model["dropout"] = None  # it draws other ids each time
-    hidden = {name: f"{secrets.token_hex(16)} {name}" for name in _reachable(model, set(_special(loaded)))}
+    # Drawn, so that nobody can write the name into a document; no id depends on it.
+    hidden = {name: f"{os.urandom(16).hex()} {name}" for name in _reachable(model, set(_special(loaded)))}
     if not hidden:
         return json.dumps(loaded, ensure_ascii=False) if changed else definition
     _rename(model, hidden)

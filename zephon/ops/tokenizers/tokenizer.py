@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 
 from zephon.errors import ConfigError, nearest
 from zephon.ops.tokenizers.backends import PREFERENCE, Backend, make_backend
 from zephon.ops.tokenizers.proof import Proof, choose, prove
-from zephon.types import Ragged
+from zephon.types import Json, Ragged
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,6 +43,10 @@ class Tokenizer:
         """Whether the fast back end is exact, and the fingerprint of the ids; None for byte tokenizers."""
         return prove(self.definition) if self.definition else None
 
+    def describe(self) -> Json:
+        """What decides the ids: the definition, and the ids themselves of a text that is hard to encode."""
+        return {"tokenizer": self.identity} | ({"token_ids": self.proof.ids_sha256} if self.proof else {})
+
     @functools.cached_property
     def backend(self) -> Backend:
         name, known = self.backend_name, ("auto", *PREFERENCE)
@@ -53,6 +58,28 @@ class Tokenizer:
 
     def encode(self, texts: list[str]) -> Ragged:
         return self.backend.encode(texts)
+
+    @functools.cached_property
+    def splits_anywhere(self) -> bool:
+        """Whether a part of a text has the ids that it has inside the text; not where a space is put before every text."""
+        pairs = (("\n", "x"), ("a", " x")) if self.definition else ()
+        return all(self._ids(one + two) == [*self._ids(one), *self._ids(two)] for one, two in pairs)
+
+    @functools.cached_property
+    def past_start(self) -> Tokenizer:
+        """The same for a text that follows a special token: another one where only the first text gets a space before it."""
+        loaded: Json = json.loads(self.definition or "{}")
+        waiting, changed = [loaded.get("pre_tokenizer") or {}], False
+        while waiting:
+            part = waiting.pop()
+            waiting.extend(part.get("pretokenizers", ()))
+            if part.get("type") == "Metaspace" and part.get("prepend_scheme") == "first":
+                part["prepend_scheme"], changed = "never", True
+        return dataclasses.replace(self, definition=json.dumps(loaded, ensure_ascii=False)) if changed else self
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self.encode([text]).values.tolist()
+        return ids
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = tuple(getattr(self, field.name) for field in dataclasses.fields(self))
