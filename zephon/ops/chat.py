@@ -3,7 +3,8 @@
 A template renders the messages; what the model is to learn is a list of spans of that text. Three rules:
 
 1. The text is cut where spans begin and end, and each part is tokenized on its own. So the tokens before a span
-   are those that the model will see at inference, where the prompt ends exactly there.
+   are those that the model will see at inference, where the prompt ends exactly there. A tokenizer that puts a space
+   before every text gives each part the ids that it has inside the text (`zephon.ops.chat_inside`).
 2. A special token comes from the template alone. Its spelling inside a message is ordinary text: a document cannot
    inject one.
 3. A span's source is either ``{% generation %} ... {% endgeneration %}`` in the template, or the difference between the
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from zephon.errors import ConfigError
+from zephon.ops.chat_inside import Crossing, ids_inside
 from zephon.ops.chat_parts import ChatPart, Unrenderable
 from zephon.ops.fields import bad_document, column_of, with_fields
 from zephon.ops.op import StageOp, free
@@ -35,6 +37,7 @@ from zephon.types import Column, Columns, Json, Ragged, Stage
 if TYPE_CHECKING:
     from zephon.ops.template import Renderer
 
+_AT_A_BORDER = "let the template begin and end what is learned between two tokens: a space belongs to the word after it"
 SpanSource = Literal["auto", "generation_tags", "prefix_difference"]
 LossScope = Literal["all_assistant", "last_span", "after_last_user"]
 
@@ -61,8 +64,7 @@ class TokenizeChat(StageOp):
     parallelism: Positive | None = free()
 
     def describe(self) -> Json:
-        own = super().describe()
-        own["tokenizer"] = self.tokenizer.identity
+        own = super().describe() | self.tokenizer.describe()
         template = self._template
         own["chat_template"] = template and hashlib.sha256(template.encode()).hexdigest()
         return own
@@ -116,7 +118,12 @@ class TokenizeChat(StageOp):
             columns, chats = columns.keep(keep, "tokenize_chat: no field"), [chats[i] for i in keep.tolist()]
         tools = column_of(columns, self.tools_field)[0] if self.tools_field else [None] * len(chats)
         documents = [self._cut(columns, i, chats[i], tools[i], renderer) for i in range(len(chats))]
-        ids, mask = self._encode(documents)
+        if not self.tokenizer.splits_anywhere:
+            documents = [_joined(parts) for parts in documents]
+        try:
+            ids, mask = self._encode(documents)
+        except Crossing as error:
+            raise bad_document(columns, error.document, str(error), _AT_A_BORDER) from error
         if self.max_length is not None:
             ids, mask = _cut_to(ids, self.max_length), _cut_to(mask, self.max_length)
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask.values, dtype=np.int64)])
@@ -161,7 +168,10 @@ class TokenizeChat(StageOp):
     def _encode(self, documents: list[list[ChatPart]]) -> tuple[Ragged, Ragged]:
         """All parts of a chunk in one call, then put together by document."""
         parts = [part for document in documents for part in document]
-        encoded = self.tokenizer.encode([part.text for part in parts if part.token is None])
+        if self.tokenizer.splits_anywhere:
+            encoded = self.tokenizer.encode([part.text for part in parts if part.token is None])
+        else:
+            encoded = ids_inside(self.tokenizer, documents)
         lengths = np.ones(len(parts), np.int64)
         is_text = np.array([part.token is None for part in parts], bool)
         lengths[is_text] = encoded.lengths()
@@ -173,6 +183,17 @@ class TokenizeChat(StageOp):
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         counts = np.cumsum([0, *(len(document) for document in documents)])
         return Ragged(values, ends[counts]), Ragged(learned, ends[counts])
+
+
+def _joined(parts: list[ChatPart]) -> list[ChatPart]:
+    """The same with texts joined that need no border between them."""
+    joined: list[ChatPart] = []
+    for part in parts:
+        if joined and part.token is None and joined[-1].token is None and part.learned == joined[-1].learned:
+            joined[-1] = joined[-1]._replace(text=joined[-1].text + part.text)
+        else:
+            joined.append(part)
+    return joined
 
 
 def _spans(parts: list[ChatPart]) -> list[list[int]]:
