@@ -129,6 +129,9 @@ Counts = Mapping[str, tuple[int, int]]
 TOKEN_FIELDS = ("input_ids", "tokens", "token_ids", "ids")
 """Where stored token ids are looked for, in this order."""
 
+ALIGNED_FIELDS = ("loss_mask", "labels")
+"""Stored beside token ids with one number a token, in every document of a stream or in none."""
+
 IGNORE_INDEX = -100
 """The label of a token that is not trained, PyTorch's own default."""
 

@@ -26,6 +26,7 @@ from zephon.errors import ConfigError, DataError, NotFound
 from zephon.io import Dataset, InMemoryShard, read
 from zephon.io.listing import list_files
 from zephon.io.storage import _own
+from zephon.ops.fields import extract_token_columns
 from zephon.types import Chunk, Ragged, ShardRange
 
 TEXTS = [f"document {i} " + "x" * (i * 37 % 90) for i in range(200)]
@@ -153,7 +154,10 @@ def test_token_lists_in_parquet_become_ragged_columns_without_python_lists(tmp_p
         pq.write_table(pa.table({"input_ids": pa.array(rows, pa.list_(kind))}), tmp_path / "a.parquet", row_group_size=20)
         dataset = Dataset.from_path("d", str(tmp_path / "a.parquet"))
         size = int(dataset.sizes[0])
-        column = read(dataset, Chunk(0, 0, 0, (ShardRange(0, size // 3, size),))).fields["input_ids"]
+        columns = read(dataset, Chunk(0, 0, 0, (ShardRange(0, size // 3, size),)))
+        stored, column = columns.fields["input_ids"], extract_token_columns(columns).fields["input_ids"]
+        assert isinstance(stored, Ragged)
+        assert stored.values.dtype == kind.to_pandas_dtype()
         assert isinstance(column, Ragged)
         assert column.values.dtype == np.uint32
         assert [row.tolist() for row in (column[i] for i in range(len(column)))] == rows[50 // 3 :]

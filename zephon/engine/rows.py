@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from zephon.ops.block import Block, Part
-from zephon.ops.packing.pool import fields_differ
+from zephon.ops.packing.stream import fields_differ
 from zephon.types import Array, Column, IntArray, Ragged
 
 
@@ -109,10 +109,11 @@ def gather(block: Block | RowSlice) -> tuple[dict[str, Column], Ragged | None, I
     names = set(block.parts[0].fields)
     for part in block.parts:
         if set(part.fields) != names:
-            raise fields_differ(sorted(names ^ set(part.fields))[0])
+            raise fields_differ(sorted(names ^ set(part.fields))[0], part)
     for name, column in block.parts[0].fields.items():
         assert isinstance(column, np.ndarray)
-        out = np.empty((len(places), *column.shape[1:]), column.dtype)
+        kinds = {np.asarray(part.fields[name]).dtype for part in block.parts}
+        out = np.empty((len(places), *column.shape[1:]), np.result_type(*kinds))
         for i, (number, row) in enumerate(places):
             out[i] = block.parts[number].fields[name][row]
         fields[name] = out

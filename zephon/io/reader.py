@@ -41,7 +41,11 @@ def read(dataset: Dataset, chunk: Chunk, bad: list[DataError] | None = None) -> 
             records += documents.records
         if documents.fields and documents.rows:
             parts.append(documents.fields)
-    fields = {name: concatenate([part[name] for part in parts]) for name in (parts[0] if parts else {})}
+    fields: dict[str, Column] = {}
+    if any(part.keys() != parts[0].keys() for part in parts):
+        records = [record for part in parts for record in _records_of(part)]
+    else:
+        fields = {name: concatenate([part[name] for part in parts]) for name in (parts[0] if parts else {})}
     columns = Columns(chunk.dataset, np.array(shards, np.int64), np.array(rows, np.int64), records, fields)
     if chunk.order_key is None or len(rows) < 2:
         return columns
@@ -61,13 +65,21 @@ def _documents(dataset: Dataset, shard: int, start: int, stop: int) -> Documents
         ) from error
 
 
+def _records_of(fields: dict[str, Column]) -> list[Json]:
+    """The documents of a shard that has other columns than its neighbours: each keeps the fields that it has."""
+    count = len(next(iter(fields.values())))
+    return [{name: column[i] for name, column in fields.items()} for i in range(count)]
+
+
 def concatenate(columns: list[Column]) -> Column:
-    """Columns of one kind, concatenated."""
+    """Columns of one field, concatenated: a list of their values where they differ in kind or type."""
     first = columns[0]
     if len(columns) == 1:
         return first
-    if isinstance(first, list):
-        return [value for column in columns for value in column]  # type: ignore[union-attr]
-    if isinstance(first, Ragged):
-        return Ragged.joined([column for column in columns if isinstance(column, Ragged)])
-    return np.concatenate([np.asarray(column) for column in columns])
+    ragged = [column for column in columns if isinstance(column, Ragged)]
+    if len(ragged) == len(columns) and len({column.values.dtype for column in ragged}) == 1:
+        return Ragged.joined(ragged)
+    arrays = [column for column in columns if isinstance(column, np.ndarray)]
+    if len(arrays) == len(columns) and len({array.dtype for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    return [column[i] for column in columns for i in range(len(column))]

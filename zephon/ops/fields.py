@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
 from typing import Any, TypeGuard
 
 import numpy as np
 
 from zephon.errors import DataError, ErrorAddress, address_error
-from zephon.types import TOKEN_FIELDS, Array, Column, Columns, Json, Ragged
+from zephon.types import ALIGNED_FIELDS, TOKEN_FIELDS, Array, Column, Columns, Json, Ragged
 
 
 def column_of(columns: Columns, field: str) -> tuple[list[Any], Array | None]:
@@ -20,23 +20,34 @@ def column_of(columns: Columns, field: str) -> tuple[list[Any], Array | None]:
     """
     if field in columns.fields:
         return [columns.fields[field][i] for i in range(len(columns))], None
+    head, _, inner = field.partition(".")
+    if inner and head in columns.fields:
+        column = columns.fields[head]
+        return _inward((column[i] for i in range(len(columns))), inner)
     if columns.records is None:
         return [None] * len(columns), (np.zeros(len(columns), bool) if len(columns) else None)
-    if "." not in field:
+    if not inner:
         try:
             return list(map(operator.itemgetter(field), columns.records)), None
         except KeyError:
             pass
-    values, present = [], np.ones(len(columns), bool)
-    for i, record in enumerate(columns.records):
-        value: object = record
-        for name in [field] if field in record else field.split("."):
-            if not isinstance(value, dict) or name not in value:
-                value, present[i] = None, False
+    return _inward(columns.records, field)
+
+
+def _inward(documents: Iterable[object], field: str) -> tuple[list[object], Array | None]:
+    """The values at a dotted name inside documents, as `column_of` returns them."""
+    values: list[object] = []
+    present: list[bool] = []
+    for document in documents:
+        value, found = document, True
+        for name in [field] if isinstance(document, dict) and field in document else field.split("."):
+            found = isinstance(value, dict) and name in value
+            value = value[name] if isinstance(value, dict) and found else None
+            if not found:
                 break
-            value = value[name]
         values.append(value)
-    return values, (None if present.all() else present)
+        present.append(found)
+    return values, (None if all(present) else np.array(present))
 
 
 def put(record: Json, field: str, value: object) -> None:
@@ -63,28 +74,88 @@ def mark(error: BaseException, columns: Columns, index: int) -> None:
 def extract_token_columns(columns: Columns) -> Columns:
     """Extracts token ids from the records as ``input_ids``, with every field that has one number a token beside them.
 
-    A stage. Documents without tokens pass as they are.
+    A stage. Documents without tokens pass as they are. `ALIGNED_FIELDS` have one number a token in every document or in none;
+    whichever else has one is seen at the longest document.
+
+    Raises:
+        DataError: a document has no ids, ids out of range, or a mask or labels of another length; names the document.
     """
-    field = next((name for name in TOKEN_FIELDS if isinstance(columns.fields.get(name), Ragged)), None)
-    if field == "input_ids":
-        return columns
-    if field is not None:
-        fields = {("input_ids" if name == field else name): column for name, column in columns.fields.items()}
-        return with_fields(columns, columns.records, fields)
-    field = next((name for name in TOKEN_FIELDS if _holds_numbers(columns, name)), None)
+    if isinstance(columns.fields.get("input_ids"), Ragged) and columns.records is not None:
+        return columns  # an op has made them, or they were extracted before
+    field = _token_field(columns)
     if field is None:
         return columns
-    ids = Ragged.of(_rows_of(columns, field, ids=True), np.uint32)
-    fields = {name: column for name, column in columns.fields.items() if name != field}
+    ids = _ids_of(columns, field)
+    if field in columns.fields:
+        fields = {("input_ids" if name == field else name): column for name, column in columns.fields.items()}
+    else:
+        fields = dict(columns.fields)
     fields["input_ids"] = ids
-    longest = int(np.argmax(ids.lengths())) if len(ids) else 0  # which fields go with the tokens is seen at this document
+    for name in ALIGNED_FIELDS:
+        aligned = _one_a_token(columns, name, ids)
+        if aligned is not None:
+            fields[name] = aligned
+    longest = int(np.argmax(ids.lengths())) if len(ids) else 0
     document = columns.document(longest) if len(columns) else {}
     for name, value in document.items():
-        if name != field and _is_numbers(value) and len(value) == len(ids[longest]):
+        if name in (field, *ALIGNED_FIELDS) or isinstance(columns.fields.get(name), Ragged):
+            continue
+        if _is_numbers(value) and len(value) == len(ids[longest]):
             aligned = _aligned(columns, name, ids)
             if aligned is not None:
                 fields[name] = aligned
     return with_fields(columns, columns.records, fields)
+
+
+def _token_field(columns: Columns) -> str | None:
+    """Where the documents' token ids are stored: the columns of numbers first, then what holds numbers in any document."""
+    for name in TOKEN_FIELDS:
+        if isinstance(columns.fields.get(name), Ragged):
+            return name
+    return next((name for name in TOKEN_FIELDS if _holds_numbers(columns, name)), None)
+
+
+def _ids_of(columns: Columns, field: str) -> Ragged:
+    """The token ids as uint32."""
+    column = columns.fields.get(field)
+    if not isinstance(column, Ragged):
+        return Ragged.of(_rows_of(columns, field, ids=True), np.uint32)
+    if column.values.dtype == np.uint32:
+        return column
+    if not _are_ids(column.values):
+        _rows_of(columns, field, ids=True)  # names the first document that is at fault
+    return Ragged(column.values.astype(np.uint32), column.offsets)
+
+
+def _one_a_token(columns: Columns, name: str, ids: Ragged) -> Ragged | None:
+    """A field of `ALIGNED_FIELDS`; None where no document has numbers there."""
+    if name not in columns.fields and not any(name in record for record in columns.records or ()):
+        return None
+    column = columns.fields.get(name)
+    if not isinstance(column, Ragged):
+        values = column_of(columns, name)[0]
+        empty = len(ids.values) == 0 and all(isinstance(value, list) and not value for value in values)
+        if not empty and not any(_is_numbers(value) for value in values):
+            return None
+        rows = _rows_of(columns, name, ids=False)
+        filled = {row.dtype for row in rows if len(row)}
+        column = Ragged.of(rows, np.result_type(*filled) if filled else np.int64)
+    wrong = np.flatnonzero(column.lengths() != ids.lengths())
+    if len(wrong):
+        i = int(wrong[0])
+        what = f"field {name!r} holds {len(column[i])} numbers beside {len(ids[i])} token ids"
+        raise bad_document(columns, i, what, "store one number for each token in every document")
+    return Ragged(_of_own_type(name, column.values), ids.offsets)
+
+
+def _of_own_type(name: str, values: Array) -> Array:
+    """Masks are uint8 and weights float32, labels int64, in whatever type a format stores them."""
+    if values.dtype.kind == "f":
+        return values.astype(np.float32, copy=False)
+    if name != "loss_mask":
+        return values.astype(np.int64, copy=False)
+    small = len(values) == 0 or (int(values.min()) >= 0 and int(values.max()) < 1 << 8)
+    return values.astype(np.uint8 if small else np.float32, copy=False)
 
 
 def _aligned(columns: Columns, name: str, ids: Ragged) -> Ragged | None:
@@ -94,7 +165,7 @@ def _aligned(columns: Columns, name: str, ids: Ragged) -> Ragged | None:
     except DataError:
         return None
     filled = {row.dtype for row in rows if len(row)}
-    aligned = Ragged.of(rows, np.uint8 if name == "loss_mask" else np.result_type(*filled) if filled else np.int64)
+    aligned = Ragged.of(rows, np.result_type(*filled) if filled else np.int64)
     return aligned if np.array_equal(aligned.offsets, ids.offsets) else None
 
 
@@ -112,10 +183,17 @@ def with_fields(columns: Columns, records: list[Json] | None, fields: dict[str, 
 
 
 def _holds_numbers(columns: Columns, name: str) -> bool:
-    """Whether a field is a list of numbers, judged by the first document where it is not empty."""
-    values = [value for value in column_of(columns, name)[0] if value is not None]
-    filled = next((value for value in values if isinstance(value, str) or not hasattr(value, "__len__") or len(value)), None)
-    return bool(values) and (isinstance(values[0], (list, tuple, np.ndarray)) if filled is None else _is_numbers(filled))
+    """Whether a field is a list of numbers in any document, or a list without any in all that have one.
+
+    Documents whose ``input_ids`` are null are documents of ids as well: each of them is a bad one.
+    """
+    values, present = column_of(columns, name)
+    had = [value for value in values if value is not None]
+    if any(_is_numbers(value) for value in had):
+        return True
+    if not had:
+        return name == TOKEN_FIELDS[0] and len(values) > 0 and (present is None or bool(present.any()))
+    return all(isinstance(value, (list, tuple, np.ndarray)) and all(item is None for item in value) for value in had)
 
 
 def _is_numbers(value: object) -> TypeGuard[Sized]:
@@ -142,8 +220,10 @@ def _rows_of(columns: Columns, name: str, *, ids: bool) -> list[Array]:
         if row.size == 0 and row.ndim == 1:
             row = np.empty(0, np.int64)
         if row.ndim != 1 or row.dtype.kind not in "iufb" or (ids and not _are_ids(row)):
-            what = f"field {name!r} holds {str(value)[:40]!r}, not token ids"
-            raise bad_document(columns, i, what, "store a list of whole numbers from 0 on")
+            what = f"field {name!r} holds {str(value)[:40]!r}, not {'token ids' if ids else 'numbers'}"
+            raise bad_document(
+                columns, i, what, "store a list of whole numbers from 0 on" if ids else "store a list of numbers"
+            )
         rows.append(row)
     return rows
 

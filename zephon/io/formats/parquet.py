@@ -1,7 +1,8 @@
 """Parquet: a document a row. Shards are planned by their size in bytes, and a range of bytes is that part of the rows.
 
-Text becomes a list of strings; a list column of whole numbers, such as ``input_ids``, becomes a `Ragged` over Arrow's own
-buffers, so that data which is tokenized already is not copied before it is packed.
+Text becomes a list of strings; a list column of numbers, such as ``input_ids``, becomes a `Ragged` of their own type over
+Arrow's buffers, so that data which is tokenized already is not copied before it is packed. Where a list or a number in it is
+missing, the column is a list, and who wants numbers says which document has none.
 """
 
 from __future__ import annotations
@@ -112,16 +113,19 @@ def _column(arrow: ModuleType, column: Any) -> Column:
     lists = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
     if array.null_count:
         return list(array.to_pylist())
-    if lists and arrow.types.is_integer(kind.value_type):
+    if lists and _is_number(arrow, kind.value_type):
         offsets = array.offsets.to_numpy().astype(np.int64)
-        values = array.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy()
-        if values.dtype in (np.int32, np.uint32):
-            values = values.view(np.uint32)
-        return Ragged(values.astype(np.uint32, copy=False), offsets - offsets[0])
+        values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+        if not values.null_count:
+            return Ragged(values.to_numpy(zero_copy_only=False), offsets - offsets[0])
     if arrow.types.is_integer(kind) or arrow.types.is_floating(kind):
         numbers: Column = array.to_numpy()
         return numbers
     return list(array.to_pylist())
+
+
+def _is_number(arrow: ModuleType, kind: object) -> bool:
+    return bool(arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind))
 
 
 def _garbled(arrow: ModuleType, table: _Table) -> dict[int, str]:

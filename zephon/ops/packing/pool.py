@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zephon.errors import DataError
 from zephon.ops.block import Block, Part, identity
 from zephon.ops.packing.bins import Row, Slice
-from zephon.ops.packing.stream import aligned_fields, make_rows
+from zephon.ops.packing.stream import aligned_fields, make_rows, same_fields
 from zephon.ops.records import payloads
 from zephon.types import Array, IntArray, Json, Ragged
 
@@ -27,6 +26,7 @@ class _Held:
     def __init__(self, first: int, block: Block, lengths: IntArray, waiting: int) -> None:
         self.first, self.block, self.lengths, self.waiting = first, block, lengths, waiting
         self._payloads: list[Json] | None = None
+        self.fields: list[str] | None = None  # that are packed, once its first row is made
 
     def payload(self, element: int) -> Json:
         """One document as a dict; all of a block are made at once, and when the first is asked for."""
@@ -103,6 +103,8 @@ class Pool:
         flat: dict[str, Array] = {}
         for held, chosen in self._by_block(layout.documents):
             elements = layout.documents[chosen] - held.first
+            if held.fields is None:
+                self._names = held.fields = same_fields(self._names or aligned_fields(held.block.parts[0]), held.block.parts)
             sources[chosen] = held.block.datasets()[elements]
             part_of, place = held.block.part[elements], held.block.row[elements]
             for number in np.unique(part_of).tolist():
@@ -125,14 +127,13 @@ class Pool:
         rows: int,
     ) -> None:
         """Copies slices of a part's documents to their places in the flat rows, which are made at the first copy."""
-        if self._names is None:
-            self._names = aligned_fields(part)
-        for name in self._names:
-            column = part.fields.get(name)
-            if not isinstance(column, Ragged):
-                raise fields_differ(name)
+        for name in self._names or ():
+            column = part.fields[name]
+            assert isinstance(column, Ragged)
             if name not in flat:
                 flat[name] = np.full(rows * self._length, self._pad if name == "input_ids" else 0, column.values.dtype)
+            elif flat[name].dtype != column.values.dtype:  # masks in some documents, weights in others
+                flat[name] = flat[name].astype(np.promote_types(flat[name].dtype, column.values.dtype), copy=False)
             _copy_slices(column.values, column.offsets[documents] + begins, lengths, flat[name], targets)
 
     def groups(self, rows: list[Row], *, whole: bool) -> Block | None:
@@ -188,11 +189,3 @@ def _copy_slices(values: Array, begins: IntArray, lengths: IntArray, out: Array,
         return
     for target, begin, length in zip(targets.tolist(), begins.tolist(), lengths.tolist(), strict=True):
         out[target : target + length] = values[begin : begin + length]
-
-
-def fields_differ(name: str) -> DataError:
-    return DataError(
-        f"some documents have a field {name!r} beside their tokens and others have not",
-        follows="a row of both kinds would have no value for some tokens",
-        remedy="give all documents the same fields, or keep kinds apart with homogeneity='full'",
-    )

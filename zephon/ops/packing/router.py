@@ -87,10 +87,17 @@ class Router(Counting):
     def push(self, block: Block) -> Block | None:
         kept, lengths = self._filtered(block)
         routed = self._routed(kept, lengths)
-        return concatenate_filled(self._packers[group].push(documents, sizes) for group, documents, sizes in routed)
+        return self._concatenated(self._packers[group].push(documents, sizes) for group, documents, sizes in routed)
 
     def flush(self, *, final: bool) -> Block | None:
-        return concatenate_filled(packer.flush(final=final) for packer in self._packers)
+        return self._concatenated(packer.flush(final=final) for packer in self._packers)
+
+    def _concatenated(self, blocks: Iterator[Block | None]) -> Block | None:
+        try:
+            return concatenate_filled(blocks)
+        except DataError as error:
+            self._context.note_address(error)
+            raise
 
     def group_of(self, dataset: int) -> int:
         return int(self._groups[dataset])

@@ -8,10 +8,12 @@ rows of 6    aaaaab  bbcccc  ccccdd                            each row is segme
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from zephon.errors import DataError, ErrorAddress, address_error
 from zephon.ops.block import Block, Part, identity
 from zephon.types import Array, IntArray, Ragged
 
@@ -23,9 +25,37 @@ def aligned_fields(part: Part) -> list[str]:
     same = [
         name
         for name, column in part.fields.items()
-        if isinstance(column, Ragged) and name != "input_ids" and np.array_equal(column.offsets, ids.offsets)
+        if isinstance(column, Ragged)
+        and name != "input_ids"
+        and (column.offsets is ids.offsets or np.array_equal(column.offsets, ids.offsets))
     ]
     return ["input_ids", *sorted(same)]
+
+
+def same_fields(names: list[str], parts: Sequence[Part]) -> list[str]:
+    """The fields that are packed, where these names are known to be: all parts must have the same.
+
+    Raises:
+        DataError: a part has a field with one value a token and another has not; names the first document of the part.
+    """
+    for part in parts:
+        own = aligned_fields(part) if len(part) else names
+        if own != names:
+            raise fields_differ(sorted({*own} ^ {*names})[0], part)
+    return names
+
+
+def fields_differ(name: str, part: Part) -> DataError:
+    """The error that documents have different fields, with the address of the part's first document where it has one."""
+    error = DataError(
+        f"some documents have a field {name!r} with one value for each token and others have not",
+        follows="a row of both kinds would have no value for some tokens",
+        remedy="give all documents the same fields, or keep kinds apart with homogeneity='full'",
+    )
+    if part.documents is not None:
+        first = part.documents
+        address_error(error, ErrorAddress(int(first.shard[0]), int(first.row[0]), int(part.datasets[0])))
+    return error
 
 
 class Boundaries(NamedTuple):
@@ -108,7 +138,7 @@ class Stream:
         return cut_rows(self._full_rows(columns, length), taken, count, length, datasets), tokens
 
     def _names(self, block: Block) -> list[str]:
-        return list(self.values) or aligned_fields(block.parts[0])
+        return same_fields(list(self.values) or aligned_fields(block.parts[0]), block.parts)
 
     def _hold(self, values: dict[str, Array]) -> None:
         held = self.values
