@@ -102,8 +102,8 @@ def test_logs_follow_a_node_across_its_replacement(machines: Machines, run: RunD
 
 def test_every_verb_works_with_the_documented_role(machines: Machines, run: RunDir) -> None:
     reach(run, "both nodes train", lambda now: now.world_size == 2)
-    assert control.rescale(run, 1).world_size == 1
-    assert control.stop(run).state == "STOPPED"
+    assert control.rescale(run, 1, wait_s=TRAINS_S).world_size == 1
+    assert control.stop(run, wait_s=TRAINS_S).state == "STOPPED"
     session.resume(run)
     before = status_of(run).step
     reach(run, "training again", lambda now: now.step > before)

@@ -74,7 +74,7 @@ def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
     assert "stages/doctor | run directory: ok" in logged
     assert "stage first: runs tests.launch.own_stages:until_told" in logged
 
-    stopped = control.stop(rundir)
+    stopped = control.stop(rundir, wait_s=TRAINS_S)
     assert (stopped.state, stopped.stages["first"]) == ("STOPPED", "stopped")
     assert session.resume(rundir).attempt == stopped.attempt
     leading = begun(rundir, "first", 2)
@@ -95,7 +95,7 @@ def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
     again = status_of(rundir)
     assert list(again.stages.values())[1:] == ["skipped", "skipped", "skipped", "done", "running"]
     until("the other node has ended", lambda: machines.uids(name), holds=lambda left: len(left) == 1)
-    assert control.stop(rundir).stages["last"] == "stopped"
+    assert control.stop(rundir, wait_s=TRAINS_S).stages["last"] == "stopped"
     session.resume(rundir)
     begun(rundir, "last", 2)
     rundir.write_json("last-told.json", data={})

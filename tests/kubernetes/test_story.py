@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.kubernetes.conftest import until
-from tests.kubernetes.machines import Machines, events, reach, until_formed
+from tests.kubernetes.machines import TRAINS_S, Machines, events, reach, until_formed
 from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.status import status_of
@@ -41,7 +41,7 @@ def test_one_run_through_every_change_is_the_unbroken_run(machines: Machines, ca
     four = machines.uids(name)
 
     asked = time.time()
-    settled = control.rescale(rundir, 2)
+    settled = control.rescale(rundir, 2, wait_s=TRAINS_S)
     assert settled.world_size == 2
     two = {index: four[index] for index in (0, 1)}
     until("the others' pods have ended", lambda: machines.uids(name), holds=lambda left: left == two)
@@ -55,11 +55,11 @@ def test_one_run_through_every_change_is_the_unbroken_run(machines: Machines, ca
     assert machines.uids(name)[0] != four[0]
 
     asked = time.time()
-    control.rescale(rundir, 4)
+    control.rescale(rundir, 4, wait_s=TRAINS_S)
     told += parts(machines, name, asked)
     assert machines.uids(name)[1] == four[1]
 
-    stopped = control.stop(rundir)
+    stopped = control.stop(rundir, wait_s=TRAINS_S)
     assert stopped.state == "STOPPED"
     if machines.ours:
         machines.tool("daemon-stop", "control", "apiserver", "--signal", "9")
