@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 from torchx.runner import Runner
-from torchx.specs import AppState
 
 from tests.kubernetes.conftest import ROOT, Plane, tool, until, until_said
 from tests.kubernetes.samples import sample_app
@@ -17,6 +16,7 @@ from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes.errors import Forbidden
 from zephon.launch.backends.kubernetes.queue import workloads_of
 from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler, create_scheduler
+from zephon.run.state import State
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 
@@ -58,7 +58,7 @@ class Queue:
         assert found is not None
         return found.line
 
-    def state(self, app_id: str) -> AppState:
+    def state(self, app_id: str) -> State:
         found = self.scheduler.summary(app_id)
         assert found is not None
         return found.state
@@ -99,7 +99,7 @@ class Queue:
         until(
             f"{app_id} is stopped",
             lambda: (self.running(app_id), self.state(app_id)),
-            holds=lambda seen: seen == ({}, AppState.CANCELLED),
+            holds=lambda seen: seen == ({}, "STOPPED"),
         )
 
     def says(self, app_id: str, words: str) -> str:
@@ -140,7 +140,7 @@ def test_a_waiting_job_says_why_and_starts_when_there_is_room(queue: Queue) -> N
     queue.runs(first, 3)
     second = queue.submit("b", nodes=2)
     assert queue.says(second, "1 more needed").startswith("waiting in the queue: Pending: couldn't assign flavors")
-    assert queue.state(second) == AppState.PENDING
+    assert queue.state(second) == "QUEUED"
     queue.scheduler.rescale(first, 2)
     queue.runs(second, 2)
     assert "2 nodes run" in queue.line(second)
@@ -180,7 +180,7 @@ def test_an_elastic_rescale_keeps_its_pods_and_growth_waits_beside_them(queue: Q
     assert queue.scheduler.rescale(app, 4).note == "nodes 0..1 stay, 2..3 join as quota allows"
     queue.says(app, "asked for 4 nodes, have 2, the others wait for quota")
     assert queue.running(app) == kept
-    assert queue.state(app) == AppState.RUNNING
+    assert queue.state(app) == "RUNNING"
     queue.plane.kubectl("delete", "job", other.split(":")[1], "-n", queue.namespace, "--wait=false")
     assert queue.runs(app, 4).items() > kept.items()
 
@@ -203,7 +203,7 @@ def test_a_preempted_job_waits_and_comes_back_by_itself(queue: Queue) -> None:
     queue.runs(high, 2)
     assert queue.says(low, "insufficient").startswith("waiting in the queue: Pending: couldn't assign flavors")
     assert queue.running(low) == {}
-    assert queue.state(low) == AppState.PENDING
+    assert queue.state(low) == "QUEUED"
     queue.plane.kubectl("delete", "job", high.split(":")[1], "-n", queue.namespace, "--wait=false")
     queue.runs(low, 4)
 
@@ -221,7 +221,7 @@ def test_a_late_replacement_may_cost_the_whole_job_and_status_says_so_before_and
         until("all pods are stopped", lambda: queue.running(app), holds=lambda pods: not pods)
         late = queue.says(app, "cannot be placed: 0/2 nodes are available")
         assert "after its start timeout (timeout of waitForPodsReady) it stops all nodes" in late
-        assert queue.state(app) == AppState.PENDING
+        assert queue.state(app) == "QUEUED"
         assert queue.plane.get("Job", app.split(":")[1], queue.namespace)["status"].get("failedIndexes", "") == ""
     after = queue.runs(app, 3)
     assert not set(after.values()) & set(before.values())
