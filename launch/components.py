@@ -2,7 +2,7 @@
 
     torchx run -s kubernetes launch/components.py:elastic --spec runs/exp1/spec.json --run s3://bucket/runs/exp1
 
-``zephon run`` builds the same value through ``zephon.launch.appdef``; this file is the door for TorchX's own command line.
+``zephon run`` builds the same value through ``zephon.launch.appdef``; this file is for TorchX's own command line.
 """
 
 # No `from __future__ import annotations` here: TorchX reads the parameters' types as objects.
@@ -26,7 +26,7 @@ def elastic(
         attempt: number of this start
         image: container image
         worker: module that each worker runs
-        endpoint: host:port of the coordinator, if it is known beforehand
+        endpoint: host:port of the coordinator, if it is known
         coordinator: add a role for it, for TorchX's own Kubernetes scheduler, which starts none
     """
     import json

@@ -161,6 +161,31 @@ def test_only_backends_know_which_backend_it_is() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+ONLY_IN = [  # (what may be imported, below which path, in which modules alone)
+    ("hydra._internal", "", ()),
+    ("torchx.runner", "", ("launch/backends/submission.py",)),
+    ("asyncio", "agent", ("coordinator.py", "server.py", "stage_runner.py", "training.py")),
+    ("zephon.run.directory", "agent", ("coordinator.py", "entry.py", "stage_runner.py", "training.py")),
+    ("json", "agent", ("entry.py", "forkserver.py", "messages.py")),
+    ("numpy", "run", ("ledger.py",)),
+]
+
+
+@pytest.mark.parametrize(("library", "below", "where"), ONLY_IN)
+def test_some_imports_belong_to_a_few_modules(library: str, below: str, where: tuple[str, ...]) -> None:
+    """State machines have no I/O, each protocol is read and written in one module, and the run room stays light."""
+    allowed = {PACKAGE / below / name for name in where}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for _, path, tree in modules()
+        if path.is_relative_to(PACKAGE / below) and path not in allowed
+        for name, line in imports(tree)
+        if f"{name}.".startswith(f"{library}.")
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert all(path.exists() for path in allowed)
+
+
 def test_types_are_said() -> None:
     """`Any` is for the edges of untyped libraries; a new one has to find its place among these."""
     count = sum(len(re.findall(r"\bAny\b", path.read_text("utf-8"))) for path in sorted(PACKAGE.rglob("*.py")))

@@ -136,7 +136,7 @@ def test_a_stage_of_a_cluster_is_outstanding_by_what_the_launcher_sees(spec: Run
     rundir, stage = session.rundir_of(spec), stages_of(spec)[1]
     rundir.write_json("in.json", data={"a": 1})
     assert outstanding(spec, rundir, here=False) == ["report"]
-    inputs = {**inputs_of(stage, spec, rundir, there=False), "source": "of the image"}
+    inputs = {**inputs_of(stage, spec, rundir, here=False), "source": "of the image"}
     inputs["paths"]["/data/of/the/nodes"] = "unseen"
     sha256 = fingerprint(inputs)
     ran = StageRecord(name="report", call=stage.call, attempt=1, status="done", inputs=inputs, inputs_sha256=sha256)

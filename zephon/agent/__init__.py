@@ -1,9 +1,9 @@
 """What runs on each node, and the coordinator that decides who trains together.
 
 entry.py         one node, from arguments to exit status
-node.py          torch's elastic agent over our two seams
+node.py          torch's elastic agent over our coordinator and fork server
 worker_logs.py   what a worker's log says of its end
-stage_runner.py  who carries out stages other than training
+stage_runner.py  runs stages other than training
 forkserver.py    import once, fork in hundredths of a second
 link.py          the node's connection to the coordinator
 

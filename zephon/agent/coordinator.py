@@ -3,10 +3,9 @@
     doctor, calibrate ──► train: all nodes ──► evaluate, report
     one node each, the others wait             one node each, the others have ended
 
-Where training is all, ``Training`` is all that it does. Else it walks over the stages and orders one node to carry out each
-of the others. Why the coordinator decides and a node carries out: docs/kubernetes.md. What is known is in
-``attempts/NNNN/stages.json``, so that a coordinator that is started again goes on. It imports no torch, and may be killed and
-started again, because agents reconnect and say what they do.
+For a run that only trains it is a ``Training``. Otherwise it walks over the stages and orders one node to carry out each of
+the others (why: docs/kubernetes.md). It may be killed and started again: agents reconnect and report their state, and what it
+knows of the stages is in ``attempts/NNNN/stages.json``. It imports no torch.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Coordinator:
 
     Args:
         expected: how many nodes the first generation waits for.
-        linger: wait for nodes without end.
+        linger: never give up waiting for nodes.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class Coordinator:
         return end
 
     def _attend(self, stage: Stage, now: float) -> None:
-        there = [node for node in self.server.connected() if self._heard(node, now)]
+        there = [node for node in self.server.connected() if self._responds(node, now)]
         free = [node for node in there if not self.membership.nodes[node].leaving and node not in self._dismissed]
         for action in self.owner.decide(stage.name, self.walk.states[stage.name], there=there, free=free, now=now):
             if isinstance(action, Give):
@@ -126,7 +125,7 @@ class Coordinator:
         if self.owner.node in there:
             self._dismiss()
 
-    def _heard(self, name: str, now: float) -> bool:
+    def _responds(self, name: str, now: float) -> bool:
         node = self.membership.nodes.get(name)
         return node is not None and now - node.seen <= 2 * self.membership.rules.heartbeat_s
 
@@ -135,7 +134,7 @@ class Coordinator:
             self.events.write("stage_lost", stage=stage.name, node=order.lost, token=order.token - 1)
             self.server.send(order.lost, WithdrawStage(order.token))
         self.walk.begin()
-        self._save()  # before the order: whoever had the stage before may not write from now on
+        self._save()  # before the order: from now on the previous owner may not write
         self.events.write("stage_started", stage=stage.name, node=order.node, token=order.token)
         self._order()
 
@@ -150,7 +149,7 @@ class Coordinator:
         self.server.send(self.owner.node, RunStage(self.walk.stage, self.owner.token))
 
     def _dismiss(self) -> None:
-        """After training one node is enough: the others end, and what they hold is free."""
+        """After training one node is enough: the others end and free their machines."""
         if not self.walk.training_is_over():
             return
         for node in self.server.connected():
@@ -235,7 +234,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--linger",
         action="store_true",
-        help="wait for nodes without end and stay after the job has ended, until killed: for a keeper that restarts what exits",
+        help="never give up waiting for nodes, and stay after the end until killed: for a cluster that restarts what exits",
     )
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=29400)

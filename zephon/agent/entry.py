@@ -32,31 +32,31 @@ if TYPE_CHECKING:
     from zephon.agent.stage_runner import OrderedStages
 
 _AGENT = ("torch.distributed", "torch.distributed.elastic.agent.server.api", "zephon.agent.node", "zephon.agent.link")
-# What torch imports late, in every process again: the constructor of DDP alone brings in 900 modules.
+# torch imports these late, again in every process: the constructor of DDP alone imports 900 modules.
 _LATE = ("torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.nn.parallel", "torch.optim", "torch._dynamo")
 _LOADER = ("zephon.io.*", "zephon.work.*", "zephon.ops.*", "zephon.engine.*", "zephon.run.ledger", "orjson")
 _OPTIONAL = ("torch.utils.tensorboard", "torch.utils.serialization", "pydoc_data.topics")
 
 
 def modules_for(worker: str) -> list[str]:
-    """What to import before forking workers: for a package all of it, torch's late imports and the loader.
+    """The modules to import before workers are forked: for a package all of it, torch's late imports and the loader.
 
-    A single module is only imported when it runs, so that what it imports says what it needs.
+    A worker that is a single module is imported when it runs; its own imports load what it needs.
     """
     import importlib.util
 
     try:
-        found = importlib.util.find_spec(worker)
+        module_spec = importlib.util.find_spec(worker)
     except ModuleNotFoundError:  # a package above it is missing
-        found = None
-    if found is None:
+        module_spec = None
+    if module_spec is None:
         raise ConfigError(
             f"worker module {worker!r} was not found",
             follows="no worker could start",
             remedy="give --worker a module that Python can import here",
         )
     package = [*_LATE, *_LOADER, *_OPTIONAL, f"{worker}.*"]
-    return [*_AGENT, *(package if found.submodule_search_locations else ())]
+    return [*_AGENT, *(package if module_spec.submodule_search_locations else ())]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -126,8 +126,8 @@ def _serve(arguments: argparse.Namespace, spec: RunSpec, server: ForkServer, lea
     if link.finished is not None:
         return Exit.FAILED_FOR_GOOD if link.finished.status == Exit.FAILED else link.finished.status
     if result is not None and stages is not None:
-        return Exit.FAILED  # stages may be left to do, and nobody is there to say so
-    return Exit.LEFT if result is None else Exit.DONE  # all its workers have done the last step, and nobody is there to tell
+        return Exit.FAILED  # stages may remain, and no coordinator can tell
+    return Exit.LEFT if result is None else Exit.DONE  # its workers have done the last step; the coordinator is gone
 
 
 def _stages(
@@ -183,13 +183,13 @@ def check_writable(rundir: RunDir, attempt: int) -> None:
 
 
 def bring_spec(rundir: RunDir, attempt: int) -> RunSpec:
-    """The attempt's spec; where the run directory lacks it, the file that ``ZEPHON_SPEC_FILE`` names is put there.
+    """The attempt's spec; where the run directory lacks it, it is copied there from the file that ``ZEPHON_SPEC_FILE`` names.
 
     Raises:
         ConfigError: there is neither, or the run directory is not writable.
     """
     check_writable(rundir, attempt)
-    handed = os.environ.get("ZEPHON_SPEC_FILE")
-    if handed and not has_spec(rundir, attempt):
-        write_spec(rundir, attempt, RunSpec.from_dict(json.loads(Path(handed).read_bytes())))
+    spec_file = os.environ.get("ZEPHON_SPEC_FILE")
+    if spec_file and not has_spec(rundir, attempt):
+        write_spec(rundir, attempt, RunSpec.from_dict(json.loads(Path(spec_file).read_bytes())))
     return read_spec(rundir, attempt)

@@ -1,8 +1,8 @@
-"""The agent's connection to the coordinator: one thread that reads, beats and reconnects.
+"""The agent's connection to the coordinator: one thread that reads, sends heartbeats and reconnects.
 
 The agent's main thread asks ``rerendezvous``, ``finished`` and ``wait``; it never blocks on the network. While the coordinator
-is away, workers train on; the link reconnects with growing pauses until ``join_timeout_s`` has passed. Then it repeats what
-the node has last sent about its state, from which a new coordinator rebuilds its own.
+is away, workers train on; the link reconnects with growing pauses until ``join_timeout_s`` has passed. Then it repeats the
+node's last messages about its state, from which a new coordinator rebuilds its own.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Link:
                     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     pause = 0.05
                     try:
-                        self._talk(link)
+                        self._exchange(link)
                     finally:
                         away = time.monotonic()
             except OSError as error:
@@ -160,7 +160,7 @@ class Link:
                 select.select([self._wakened], [], [], pause)
             pause = min(2.0, pause * 2)
 
-    def _talk(self, link: socket.socket) -> None:
+    def _exchange(self, link: socket.socket) -> None:
         with self._lock:
             self.address = link.getsockname()[0]
             self._outbox = list(self._repeated.values())
@@ -208,7 +208,7 @@ class Link:
 
 
 def _decoded(line: bytes) -> ToAgent:
-    """A coordinator that sends what is no message is treated like one that is cut off: the link connects again."""
+    """A line that is not a message counts as a broken connection: the link connects again."""
     try:
         return decode(line, TO_AGENT)
     except BadMessage as error:

@@ -1,7 +1,7 @@
 """Who trains together: one decision maker, as a state machine without I/O.
 
 A *generation* is a numbered list of nodes. Nodes say hello, become ready, work, and stop; ``decide`` looks at all of them and
-the clock, and returns what to tell them::
+the clock, and returns the messages that are due::
 
     ready nodes --Form--> working --(Rerendezvous: join, leave, lost, rescale, crash)--> stopped --> ready --Form--> ...
                                   \\--(all workers 0)--> Finish 0
@@ -165,12 +165,12 @@ class Membership:
             self._changed = now
 
     def rendezvous(self, expected: int | None) -> None:
-        """Nobody is here, at a start or after all have left: the next generation waits for so many, as a first one does."""
+        """No node is left, at a start or after all have left: the next generation waits for ``expected`` nodes."""
         self.expected = self.target if self.target is not None else expected
         self._formed_once = self._after_loss = False
 
     def begin(self, now: float) -> None:
-        """Its waits begin now: what the nodes did before was something else."""
+        """Training begins: waiting times count from now."""
         self._changed = self._short_since = now
 
     def progress(self, *, step: int | None, checkpoint: int) -> None:
@@ -180,7 +180,7 @@ class Membership:
             self.checkpoint = checkpoint
             self.counters.failures_since_checkpoint = 0
 
-    # What follows
+    # Decisions
 
     def decide(self, now: float) -> list[Action]:
         """The actions due now, in order."""

@@ -17,19 +17,19 @@ from zephon.run.stage_records import StageState
 
 
 class BadMessage(ValueError):
-    """A line that is no message, or none that this side may get."""
+    """A line that is not a message, or not one that this side accepts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkerError:
-    """How the worker that explains most has ended.
+    """The end of the worker that explains a failure best.
 
     Args:
         time: unix seconds of its end.
         node: the node that it ran on.
         status: its exit status, negative for a signal.
-        message: its error, as far as its log has one.
-        stuck: it stood still by itself and was killed for it; ``message`` says where.
+        message: the error in its log; empty where there is none.
+        stuck: the worker hung by itself and was killed; ``message`` says where.
     """
 
     time: float
@@ -135,7 +135,7 @@ class RunStage:
 
 @dataclasses.dataclass(frozen=True)
 class WithdrawStage:
-    """Stop whatever stage runs here: another node has the newest token, which is this one."""
+    """Stop the stage that runs here: another node has the newest token, which is ``token``."""
 
     token: int
 

@@ -2,8 +2,8 @@
 
 ``torch.distributed.elastic`` gives the loop (rendezvous, start, monitor, restart) and two seams, and we fill both: a
 ``RendezvousHandler`` that takes its generations from the coordinator, and the four abstract methods of
-``SimpleElasticAgent`` that start, stop, watch and end workers, here through a fork server. Its restart limit is set out
-of reach: whether a crash is forgiven is the coordinator's decision, because only it sees all nodes.
+``SimpleElasticAgent`` that start, stop, watch and end workers, here through a fork server. Its restart limit is never
+reached: the coordinator decides whether a crash is forgiven, because only it sees all nodes.
 
 Every generation gets a new TCPStore, hosted by the agent of its rank 0, so nothing of an old generation can be read by a
 new one, and no worker's end takes the store away from the others.
@@ -284,9 +284,9 @@ class NodeAgent(SimpleElasticAgent):
         self.link.send(Exited(self.rendezvous.generation, statuses, error))
 
     def _exit_of(self, handle: int) -> tuple[int, float]:
-        """Status and time of a worker's end; of one that could not be killed, as if it had been now."""
+        """Status and time of a worker's end; a worker that could not be killed counts as killed now."""
         status, when = self.server.exits.get(handle, (-signal.SIGKILL, time.time()))
-        # A worker asked to leave before it had a handler has nothing to save: it left like one that listened.
+        # A worker that got SIGTERM before it had a handler has nothing to save: it counts as drained.
         return (Exit.LEFT if status == -signal.SIGTERM else status), when
 
     def _error_of(self, rank: int, when: float, status: int, local_rank: int) -> WorkerError:

@@ -4,8 +4,8 @@
                      └────────────────────────────── stall ──────────────────────────────────────────────────┘
 
 Times are taken from what others write anyway: the coordinator's own decisions, the workers' exits, and ``progress.json``.
-One ``resized`` event per change, with the steps that had to be trained again (0 after a drain): those that the old generation
-has shown or, where the new one's ledger knows of more, recorded, less those from which the new one began.
+One ``resized`` event per change, with the steps that had to be trained again (0 after a drain): the steps that the old
+generation reported or, if more, recorded in the ledger, less those with which the new generation began.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The coordinator's end of the agents' connections: sockets and names, no decisions.
 
 One TCP connection for each node, a message a line. The first message is ``Hello``, which says whose connection it is; a
-node that connects again replaces its old connection. A connection that sends something else is closed and disturbs nobody.
+node that connects again replaces its old connection. A connection that sends anything else is closed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FLUSH_S = 1.0
 
 
 class Listener(Protocol):
-    """Who decides about what arrives."""
+    """What handles the messages."""
 
     def received(self, node: str, message: FromAgent) -> None:
         """A connected node has sent this; ``Hello`` too."""
@@ -29,7 +29,7 @@ class Listener(Protocol):
         """A node's connection is closed, and it has no other one."""
 
     def refused(self, node: str, error: str) -> None:
-        """A connection sent something that is no message; ``node`` is empty where it had not said hello."""
+        """A connection sent a line that is not a message; ``node`` is empty before its ``Hello``."""
 
 
 class Server:

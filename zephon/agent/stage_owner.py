@@ -5,7 +5,7 @@ restarts of the coordinator: a node with an older token may not write the stage'
 
     free --Give--> ordered --(it has started)--> running --(its process has ended)--> free
 
-``decide``, by whether the owner is there, which is connected and heard:
+What ``decide`` does, by state and by whether the owner is there (connected, with recent heartbeats):
 
     state      it is there     it is not
     free                       Give it to the first node that can take it; Fail when none has come for long
@@ -40,7 +40,7 @@ class Give:
 
 @dataclasses.dataclass(frozen=True)
 class PutBack:
-    """Nobody runs the stage, and it stands as before the last order."""
+    """No process runs the stage; its state is what it was before the last order."""
 
     state: StageState
 
@@ -67,7 +67,7 @@ class StageOwner:
     """The state machine. Times are seconds of any monotonic clock, passed in.
 
     Args:
-        token, node, lost: what an earlier coordinator of this attempt has noted; with a node, that one runs the stage.
+        token, node, lost: what an earlier coordinator of this attempt has recorded; a node runs the stage.
     """
 
     def __init__(self, rules: Rules, *, token: int = 0, node: str = "", lost: int = 0, now: float = 0.0) -> None:
@@ -105,12 +105,12 @@ class StageOwner:
         self.release()
         self.lost = 0
 
-    def decide(self, stage: str, stands: StageState, *, there: Sequence[str], free: Sequence[str], now: float) -> list[Action]:
+    def decide(self, stage: str, shown: StageState, *, there: Sequence[str], free: Sequence[str], now: float) -> list[Action]:
         """What is due now.
 
         Args:
-            stage: the stage that is due, and ``stands`` its state as shown.
-            there: nodes that are connected and heard.
+            stage, shown: the stage that is due, and its state as shown.
+            there: nodes that are connected, with recent heartbeats.
             free: those of them that can take a stage.
         """
         if self.node and self.node in there:
@@ -128,7 +128,7 @@ class StageOwner:
             if now - self._away_since < self.rules.silence(returning=self._returning):
                 return []
             actions = self._lose(stage)
-        return actions if actions and isinstance(actions[-1], Fail) else [*actions, *self._give(stage, stands, free, now)]
+        return actions if actions and isinstance(actions[-1], Fail) else [*actions, *self._give(stage, shown, free, now)]
 
     def _lose(self, stage: str) -> list[Action]:
         """Counts a lost node, once; more than the failure budget allows end the run."""
@@ -142,11 +142,11 @@ class StageOwner:
         cause = f"the nodes that ran it were lost {self.lost} times, the last one was {self.node}"
         return [CountLoss(self.lost), Fail(cause, begun=True)]
 
-    def _give(self, stage: str, stands: StageState, free: Sequence[str], now: float) -> list[Action]:
+    def _give(self, stage: str, shown: StageState, free: Sequence[str], now: float) -> list[Action]:
         node = min(free, key=natural, default=None)
         if node is None:
             waited = now - self._unattended_since
             return [Fail(f"no node came for stage {stage}", begun=False)] if waited > self.rules.join_timeout_s else []
         lost, self.node, self.token = self.node, node, self.token + 1
-        self.state, self._before, self._leaving, self._returning = "ordered", stands, False, False
+        self.state, self._before, self._leaving, self._returning = "ordered", shown, False, False
         return [Give(node, self.token, lost)]

@@ -1,6 +1,6 @@
-"""Who carries out stages other than training: one process at a time, forked from a fork server, and what its end means.
+"""Runs stages other than training: one process at a time, forked from a fork server.
 
-On this machine the supervisor does (``StageRunner.run``). On a cluster one node does, by the coordinator's order
+On this machine the supervisor does it (``StageRunner.run``). On a cluster one node does it by the coordinator's order
 (``OrderedStages``), polled by the agent's main thread while the node waits for a generation, and after its last step.
 """
 
@@ -93,7 +93,7 @@ class StageRunner:
             if (end := self.poll()) is not None:
                 return end
             await asyncio.sleep(_TICK_S)
-        raise AssertionError(f"stage {stage.name} has no fencing token that could be over")
+        raise AssertionError(f"stage {stage.name} has no fencing token, so none that is out of date")
 
     def _log(self, stage: Stage) -> str | None:
         return f"{self.logs}/{stage.name}.log" if self.logs else None
@@ -125,7 +125,7 @@ class OrderedStages:
         self._report(self.runner.poll())
 
     def wait_assignment(self) -> Assign | None:
-        """As the link's, carrying out stages meanwhile; what runs at its end is ended."""
+        """Waits like the link's method and carries out stages meanwhile; a stage that runs at the end is stopped."""
         while True:
             self.poll()
             assigned = self.link.wait_assignment(_POLL_S, self.leaving)

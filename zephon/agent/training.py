@@ -3,8 +3,8 @@
     Server ──messages──► Training ──► Membership ──decisions──► Training ──messages──► Server
                             └── events, generation.json, how long each resize took, a generation that makes no step
 
-A closed connection is a gone node, so that a killed agent is noticed at once; silence for two heartbeats is one too. Every
-decision is written to the run's events. It holds nothing that agents do not send again to a coordinator that is started anew.
+A node is gone when its connection closes, so a killed agent is noticed at once, or when it is silent for two heartbeats. Every
+decision is written to the run's events. Agents send all that it holds again to a coordinator that is started anew.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Training:
         target: never more nodes than this (None: no bound but the spec's).
         expected: how many nodes the first generation waits for, and the first one after everybody has left.
         last: whether the job ends with it; then its end is announced to all nodes.
-        linger: wait for nodes without end.
+        linger: never give up waiting for nodes.
     """
 
     def __init__(
@@ -161,14 +161,14 @@ class Training:
             # It missed the order to stop while it was away, frozen or cut off.
             self.server.send(node, Rerendezvous(generation, "lost contact", drain=False))
         self.events.write("node_hello", node=node, pid=hello.pid, host=hello.host)
-        if members.finished is not None:  # a lingering coordinator tells latecomers how the job ended
+        if members.finished is not None:  # a lingering coordinator sends latecomers the job's end
             self.server.send(node, members.finished)
 
     def _note_exits(self, node: str, message: Exited, now: float) -> None:
         if message.generation == self.membership.generation:
             self.resizes.ordered("workers ended", time.time(), nodes=len(self.membership.members))
             self.resizes.stopped(time.time())
-        self._note_progress(read_progress(self.rundir, self.attempt))  # what was saved before the end counts before the end
+        self._note_progress(read_progress(self.rundir, self.attempt))  # a checkpoint from before the end counts as before
         self.membership.exited(node, now, generation=message.generation, exits=message.exits, error=message.error)
         error = dataclasses.asdict(message.error) if message.error else None
         self.events.write("workers_exited", node=node, generation=message.generation, exits=message.exits, error=error)
@@ -178,10 +178,9 @@ class Training:
         target = read_target(self.rundir, self.attempt)
         self.membership.rendezvous(target.nodes if target else self.expected)
         known, self._stop = self._stop, read_stop(self.rundir, self.attempt)
-        # After a stop nobody stalls until now. Otherwise the last node was replaced, and training stood still meanwhile.
-        # Whoever stops a run on a cluster notes it, because the coordinator lives on there. A pause that the cluster's own
-        # tools or its queue made leaves no note: only its length says that it was no replacement, for a job that gives up
-        # after that time has not been resized either.
+        # A stop is no stall. Otherwise the last node was replaced, and training stalled meanwhile. The launcher records a
+        # stop on a cluster, where the coordinator lives on. A pause by the cluster's own tools or its queue leaves no
+        # record: one that is longer than the join timeout is taken for a stop.
         stopped = self._stop != known or self.resizes.waited(time.time()) > self.spec.elastic.join_timeout_s
         if stopped:
             self.resizes = Resizes()

@@ -69,7 +69,7 @@ def job_of(app: AppDef) -> Job:
     if JOB not in app.metadata:
         raise ConfigError(
             f"the AppDef {app.name!r} holds no job ({JOB} in its metadata)",
-            follows="nobody could tell which run it belongs to",
+            follows="it would belong to no run",
             remedy="use the component launch/components.py:elastic",
         )
     return Job.from_json(app.metadata[JOB])

@@ -1,4 +1,4 @@
-"""A running attempt is stopped or gets another size, and is waited for; whoever runs it does the work."""
+"""Stops and rescales a running attempt: asks its backend, and waits for the result."""
 
 from __future__ import annotations
 
@@ -69,6 +69,6 @@ def wait_for(rundir: RunDir, test: Callable[[RunStatus], bool], limit_s: float, 
             raise ConfigError(
                 f"{status.name} took longer than {limit_s:g} s {what} (it is {status.state} at step {status.step})",
                 follows="the command would wait without end",
-                remedy="look at `status` and `logs`; the order stands and may still be carried out",
+                remedy="look at `status` and `logs`; the backend has the order and may still carry it out",
             )
         time.sleep(0.1)

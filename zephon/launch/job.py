@@ -1,4 +1,4 @@
-"""A job is a value: all that one attempt needs, whoever carries it out.
+"""A job is a value: all that any backend needs for one attempt.
 
     RunSpec, run directory, attempt  ->  Job  ->  argv of agent and coordinator, TorchX AppDef, request of a backend
 
@@ -52,7 +52,7 @@ class Job:
         return arguments
 
     def coordinator(self, *, port: int) -> list[str]:
-        """Arguments of ``python -m zephon.agent.coordinator`` where a keeper starts it again whenever it exits."""
+        """Arguments of ``python -m zephon.agent.coordinator`` where a cluster starts it again whenever it exits."""
         arguments = ["--run", self.run, "--attempt", str(self.attempt), "--nodes", str(self.spec.nodes)]
         return [*arguments, "--linger", "--host", "0.0.0.0", "--port", str(port)]
 

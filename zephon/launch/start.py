@@ -128,7 +128,7 @@ def start(
 
 @contextlib.contextmanager
 def _held(rundir: RunDir, spec: RunSpec) -> Iterator[Lease]:
-    """The run's lease, which whoever leaves the block must have released or handed on; an error releases it."""
+    """The run's lease. The block releases it or hands it on; an error releases it."""
     lease = Lease(rundir, holder=f"launcher of {spec.name}")
     lease.take()
     try:
@@ -180,7 +180,7 @@ def files_seen(spec: RunSpec) -> Json | None:
 
 
 def contract_differences(rundir: RunDir, spec: RunSpec, *, files: Json | None = None) -> list[contracts.Difference]:
-    """How a start of ``spec``, with ``files`` those of ``files_seen``, would differ from the run; nothing for no run."""
+    """How a start of ``spec`` would differ from the run, if there is one; ``files`` as ``files_seen`` gives them."""
     if not has_contract(rundir):
         return []
     contract, trained = read_contract(rundir), _trained(rundir)

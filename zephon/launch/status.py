@@ -31,7 +31,7 @@ class RunStatus:
     Args:
         app_id: the newest attempt's name where it runs; empty where it was never started.
         state: QUEUED, STARTING, RUNNING (a stage other than training), TRAINING, DRAINING, DEGRADED, STALLED, DONE, STOPPED,
-            FAILED, or UNKNOWN (whoever runs it does not answer).
+            FAILED, or UNKNOWN (the cluster does not answer).
         step, steps: optimizer steps done and wanted.
         eta_s: seconds left at the present speed, when it is known.
         checkpoint, checkpoint_age_s: step and age of the newest complete checkpoint.
@@ -136,7 +136,7 @@ def status_of(rundir: RunDir, *, now: float | None = None, events: EventReader |
 
 
 def _shown(state: AttemptState, *, stepped: bool, stalled: bool, finished: bool) -> str:
-    """The attempt's state; what RUNNING means is told by its stage, its steps and its members."""
+    """The attempt's state; its stage, its steps and its members say what RUNNING means."""
     if state.state != "RUNNING":
         return state.state
     if state.stage not in ("", "train"):
@@ -149,15 +149,15 @@ def _shown(state: AttemptState, *, stepped: bool, stalled: bool, finished: bool)
 
 
 def _stages(state: AttemptState) -> dict[str, str]:
-    """A stage that runs in an attempt that has ended was cut off."""
+    """In an attempt that has ended, a stage that was running is interrupted."""
     return {name: "interrupted" if state.ended and stage == "running" else stage for name, stage in state.stages.items()}
 
 
 def _newest_progress(rundir: RunDir, attempts: Sequence[int]) -> tuple[int, Progress]:
     """The newest attempt that has made a step, and its progress; attempt 0 where none has."""
     for attempt in reversed(attempts):
-        if (found := read_progress(rundir, attempt)) is not None:
-            return attempt, found
+        if (progress := read_progress(rundir, attempt)) is not None:
+            return attempt, progress
     return 0, Progress(step=0, steps=0, time=0.0)
 
 
@@ -187,7 +187,7 @@ def find_run(name: str | None, runs: str) -> RunDir:
     if name is not None and name in run_names(str(records_dir())):
         return RunDir(str(records_dir() / name))
     if name is None and known:
-        newest = max(known, key=lambda each: _started(RunDir(f"{runs.rstrip('/')}/{each}")))
+        newest = max(known, key=lambda run: _started(RunDir(f"{runs.rstrip('/')}/{run}")))
         return RunDir(absolute(f"{runs.rstrip('/')}/{newest}"))
     raise ConfigError(
         f"there is no run {name!r} in {runs}" if name else f"there is no run in {runs}",
@@ -218,5 +218,5 @@ def absolute(url: str) -> str:
 
 def _started(rundir: RunDir) -> float:
     attempts = rundir.attempts()
-    found = read_environment(rundir, attempts[-1]) if attempts else None
-    return found.time if found else 0.0
+    environment = read_environment(rundir, attempts[-1]) if attempts else None
+    return environment.time if environment else 0.0

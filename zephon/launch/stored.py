@@ -74,8 +74,8 @@ def check_relative(spec: RunSpec, rundir: RunDir, attempt: int) -> None:
     Raises:
         ConfigError: naming the field and the directory.
     """
-    found = read_environment(rundir, attempt)
-    began = Path(found.cwd if found else os.getcwd())
+    environment = read_environment(rundir, attempt)
+    began = Path(environment.cwd if environment else os.getcwd())
     sections = (("data.datasets", spec.data.datasets), ("trainer.eval_data", spec.trainer.eval_data or {}))
     for at, datasets in sections:
         for name, data in datasets.items():

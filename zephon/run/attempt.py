@@ -1,4 +1,4 @@
-"""Where an attempt's files are that only this machine can use: its lock, control port, logs, and the supervisor's state.
+"""Where an attempt keeps what only this machine can use: its supervisor's files, and its logs while it runs.
 
 run directory on this machine's file system     attempts/NNNN in the run directory
 anywhere else (s3://..., another scheme)        $XDG_STATE_HOME/zephon/attempts/HASH-OF-URL/NNNN; the state is copied to

@@ -1,4 +1,4 @@
-"""``attempts/NNNN/stages.json``: how an attempt's stages stand, where nodes carry them out. The coordinator writes it."""
+"""``attempts/NNNN/stages.json``: the states of an attempt's stages, where nodes carry them out. The coordinator writes it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _FILE = "stages.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttemptStages:
-    """How an attempt's stages stand, by its coordinator; a new one goes on from here.
+    """What the coordinator knows of the stages; one that is started again continues from it.
 
     Args:
-        states: of each stage, in order; empty before the coordinator's first entry.
-        stage: the one that is under way, empty before the first and after the last.
+        states: the state of each stage, in order; empty before the coordinator has written.
+        stage: the stage that is under way, empty before the first and after the last.
         node: the node that carries it out, where one is enough.
         token: the newest fencing token: a node with an older one may not write the stage's record.
         lost: how many nodes were lost in this stage.
@@ -36,9 +36,8 @@ class AttemptStages:
 
 
 def read_attempt_stages(rundir: RunDir, attempt: int) -> AttemptStages:
-    """As at the begin, where the coordinator has not written yet."""
-    found = rundir.find_json(*RunDir.in_attempt(attempt, _FILE))
-    known = as_record(AttemptStages, found) or AttemptStages()
+    """An empty record where the coordinator has not written yet."""
+    known = as_record(AttemptStages, rundir.find_json(*RunDir.in_attempt(attempt, _FILE))) or AttemptStages()
     return dataclasses.replace(known, states=dict(known.states))
 
 

@@ -31,7 +31,7 @@ class Meta:
     Args:
         step: optimizer steps done, so also the index of the next step.
         tokens: trained tokens so far.
-        loader: a loader state less its lanes (version, fingerprint, step).
+        loader: the loader's state without its lanes (version, fingerprint, step).
         pinned, guarded: the RunSpec's fields of that kind by dotted name.
         rng: what randomness follows from.
         skipped: steps without an update, by design or after a rollback.
@@ -94,7 +94,7 @@ def steps_on_disk(rundir: RunDir) -> list[int]:
         return []
     paths = rundir.fs.ls(rundir.path(_FOLDER), detail=False, refresh=True)
     names = (posixpath.basename(str(path).rstrip("/")) for path in paths)
-    return sorted(int(found[1]) for name in names if (found := re.fullmatch(r"step-(\d+)", name)))
+    return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d+)", name)))
 
 
 def is_complete(rundir: RunDir, step: int) -> bool:

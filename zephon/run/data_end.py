@@ -14,12 +14,12 @@ _FILE = "data_end.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataEnd:
-    """What the data was enough for.
+    """How far the data reached.
 
     Args:
         step, steps: optimizer steps done and wanted.
-        attempt: that found the end.
-        dropped: documents after the last step by reason, ``{reason: {"count", "first"}}``; no step's ledger line has them.
+        attempt: the attempt that reached the end.
+        dropped: documents dropped after the last step, ``{reason: {"count", "first"}}``; no ledger line has them.
     """
 
     step: int
@@ -38,6 +38,6 @@ def write_data_end(rundir: RunDir, end: DataEnd) -> None:
 
 
 def ended_at(rundir: RunDir) -> int | None:
-    """The steps that the data was enough for; None where it has not ended."""
+    """The number of steps for which the data sufficed; None where it has not ended."""
     end = read_data_end(rundir)
     return None if end is None else end.step

@@ -15,12 +15,12 @@
     attempts/0001/             one start of the run
         spec.json          what this attempt runs                  launcher                           run/specs.py
         environment.json   versions, code, machine, arguments     launcher                           run/environment.py
-        handle.json        who got the attempt                     launcher                           run/handle.py
+        handle.json        which backend has the attempt           launcher                           run/handle.py
         progress.json      the newest step                         rank 0                             run/progress.py
-        stages.json        how its stages stand, on a cluster      coordinator                        run/attempt_stages.py
+        stages.json        the states of its stages, on a cluster  coordinator                        run/attempt_stages.py
         target.json        the size last asked for, on a cluster   launcher                           run/target.py
-        supervisor.json    how it stands, on this machine          supervisor                         run/state.py
-        stop.json          that it was stopped, on a cluster       launcher                           run/stop.py
+        supervisor.json    its state, on this machine              supervisor                         run/state.py
+        stop.json          the last stop, on a cluster             launcher                           run/stop.py
         request.json       what the supervisor runs                launcher                           run/supervisor_files.py
         control.json       where the supervisor takes commands     supervisor                         run/supervisor_files.py
         supervisor.lock    locked while the supervisor lives       supervisor                         run/supervisor_files.py
@@ -129,7 +129,7 @@ class RunDir:
         return True
 
     def version(self, *parts: str) -> str:
-        """A word that changes with a small file, for ``replace``; empty where the storage cannot replace conditionally.
+        """The version of a small file, for ``replace``; empty where the storage cannot replace conditionally.
 
         Raises FileNotFoundError: there is no such file.
         """
@@ -137,9 +137,9 @@ class RunDir:
         return str(info["ETag"]) if "s3" in self.fs.protocol else ""
 
     def replace(self, *parts: str, data: Any, version: str) -> bool:
-        """Writes a small file only if it is the one that ``version`` was asked of; False when it is not.
+        """Replaces a small file only if its version is still ``version``; False when it is not.
 
-        Where ``version`` is empty (a local disk, a store that is not S3's kind) it is written in any case.
+        An empty ``version`` (a local disk, a store without versions) always replaces it.
         """
         if not version:
             self.write_json(*parts, data=data)

@@ -91,7 +91,7 @@ def read_environment(rundir: RunDir, attempt: int) -> Environment | None:
 
 def packages() -> dict[str, str]:
     """Versions of the packages that matter to a result."""
-    return {name: found for name in _PACKAGES if (found := _version(name))}
+    return {name: installed for name in _PACKAGES if (installed := version_of(name))}
 
 
 def git_state(directory: str) -> Json | None:
@@ -117,7 +117,8 @@ def _git(directory: str, *arguments: str) -> str | None:
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """The installed version of a package; None where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -133,4 +134,4 @@ def _user() -> str:
 
 def version_line() -> str:
     """What ``--version`` prints."""
-    return "zephon-elastic " + (_version("zephon-elastic") or "from a checkout")
+    return "zephon-elastic " + (version_of("zephon-elastic") or "from a checkout")

@@ -1,4 +1,4 @@
-"""``evaluation.json``: what the newest checkpoint is worth on held-out data. The stage ``evaluate`` writes it."""
+"""``evaluation.json``: the newest checkpoint's loss on held-out data. The stage ``evaluate`` writes it."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def read_evaluation(rundir: RunDir) -> HeldOutLoss | None:
     return as_record(HeldOutLoss, rundir.find_json(FILE))
 
 
-def write_evaluation(rundir: RunDir, found: HeldOutLoss) -> None:
-    rundir.write_json(FILE, data=dataclasses.asdict(found))
+def write_evaluation(rundir: RunDir, evaluation: HeldOutLoss) -> None:
+    rundir.write_json(FILE, data=dataclasses.asdict(evaluation))

@@ -58,7 +58,7 @@ class EventLog:
         self._name = f"{attempt:04d}-{who}-{os.getpid()}-{time.time_ns()}.jsonl"
 
     def write(self, kind: str, **details: Any) -> None:
-        """Adds one event. One that cannot be written (no space left) is named on stderr: what happens matters more."""
+        """Adds one event. An event that cannot be written (no space left) goes to stderr, and the caller continues."""
         try:
             self._write(Event(time.time(), self.attempt, self.who, kind, details))
         except OSError as error:
@@ -81,7 +81,7 @@ class EventLog:
 
 
 class EventReader:
-    """Reads a run's events again and again, each byte once: for whoever follows a run. Constructing touches nothing."""
+    """Reads a run's events repeatedly, each byte once, for a caller that follows the run. Constructing touches nothing."""
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir
@@ -101,13 +101,13 @@ class EventReader:
 
     def _files(self) -> list[tuple[str, int]]:
         """Each file with its size."""
-        fs, found = self._rundir.fs, []
+        fs, files = self._rundir.fs, []
         with contextlib.suppress(FileNotFoundError):
-            found.append((self._rundir.path(FILE), int(fs.size(self._rundir.path(FILE)))))
+            files.append((self._rundir.path(FILE), int(fs.size(self._rundir.path(FILE)))))
         with contextlib.suppress(FileNotFoundError):
             listed = fs.ls(self._rundir.path(_FOLDER), detail=True)
-            found += sorted((str(info["name"]), int(info["size"])) for info in listed)
-        return found
+            files += sorted((str(info["name"]), int(info["size"])) for info in listed)
+        return files
 
     def _new_in(self, path: str, size: int) -> Iterator[Event]:
         offset = self._offsets.get(path, 0)
@@ -117,7 +117,7 @@ class EventReader:
         end = data.rfind(b"\n") + 1
         self._offsets[path] = offset + end
         for line in data[:end].splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a full disk cuts a line short, and the next is on it
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a full disk cut it short, and the next is on it
                 yield Event.from_dict(json.loads(line))
 
 

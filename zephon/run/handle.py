@@ -1,4 +1,4 @@
-"""``attempts/NNNN/handle.json``: who got the attempt. The launcher writes it after the submit; every later verb reads it."""
+"""``attempts/NNNN/handle.json``: the backend that has the attempt. The launcher writes it after the submit."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """One holder per run: a lease in the run directory that expires when nobody renews it.
 
-On this machine the holder's process is looked at too, so that a killed holder frees the run at once; from another machine
-only the clock counts, so that clocks may not differ by as much as LEASE_S. The second start is refused and shown the holder.
+On the holder's own machine its process counts too, so a killed holder frees the run at once. On another machine only the
+clock counts, so clocks must differ by less than LEASE_S. A second start is refused, and the error names the holder.
 
-Of several that find an expired lease exactly one gets it: on this machine's disks by a file lock, on S3 by a write on the
-condition that the lease is still the one that was found expired. Where storage knows no such condition it is written and read
-again: there two would both win if the second wrote after the first had read, within the moment that their looks have in common.
+Of several takers of an expired lease exactly one gets it: a file lock decides on a local disk, a conditional write on S3. On
+other stores a taker writes the lease and reads it again: two takers both win if the second writes after the first has read.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class LeaseEntry:
     """Who holds the run.
 
     Args:
-        holder: its name for people.
-        token: what it proves itself with; handed over with the lease.
+        holder: a name to show.
+        token: proves who holds the lease; a process that is given it may take the lease over.
         host, pid, started: its process, and when that began.
         time: when the lease was taken or renewed, in unix seconds.
     """
@@ -65,7 +64,7 @@ class LeaseEntry:
 
 
 class Lease:
-    """``take``, ``renew`` now and then, ``release``. Taking again with the same token hands the lease over."""
+    """``take``, ``renew`` often, ``release``. A process that takes it with the same token takes it over."""
 
     def __init__(self, rundir: RunDir, *, holder: str, token: str = "") -> None:
         self.rundir, self.holder = rundir, holder
@@ -77,13 +76,13 @@ class Lease:
             self._take()
 
     def _take(self) -> None:
-        for _ in range(_TRIES):  # again where the lease changed while it was looked at
+        for _ in range(_TRIES):  # again if the lease has changed meanwhile
             if self.rundir.create(_FILE, data=self._entry()):
                 return
             version = self._version()
-            found = read_lease(self.rundir)
-            if found is not None and found.token != self.token and found.binds:
-                raise self._held(found)
+            entry = read_lease(self.rundir)
+            if entry is not None and entry.token != self.token and entry.binds:
+                raise self._held(entry)
             if version is not None and self.rundir.replace(_FILE, data=self._entry(), version=version):
                 break
         if (after := read_lease(self.rundir)) is None or after.token != self.token:
@@ -92,17 +91,17 @@ class Lease:
     def renew(self) -> None:
         """Raises ConfigError when the lease has been taken by somebody else."""
         version = self._version()
-        found = read_lease(self.rundir)
-        if found is not None and found.token != self.token:
+        entry = read_lease(self.rundir)
+        if entry is not None and entry.token != self.token:
             raise self._lost()
         if version is None:
             self.rundir.create(_FILE, data=self._entry())
         else:
-            self.rundir.replace(_FILE, data=self._entry(), version=version)  # where it fails the next look says why
+            self.rundir.replace(_FILE, data=self._entry(), version=version)  # if it fails, the next renewal raises
 
     def release(self) -> None:
-        found = read_lease(self.rundir)
-        if found is not None and found.token == self.token:
+        entry = read_lease(self.rundir)
+        if entry is not None and entry.token == self.token:
             self.rundir.fs.rm_file(self.rundir.path(_FILE))
 
     def _entry(self) -> Json:
@@ -118,16 +117,16 @@ class Lease:
         return dataclasses.asdict(entry)
 
     def _version(self) -> str | None:
-        """Of the lease as it stands, to be asked for before it is read; None when there is none."""
+        """The lease's version, to be asked for before the lease is read; None when there is no lease."""
         try:
             return self.rundir.version(_FILE)
         except FileNotFoundError:
             return None
 
-    def _held(self, found: LeaseEntry) -> ConfigError:
-        age = time.time() - found.time
+    def _held(self, entry: LeaseEntry) -> ConfigError:
+        age = time.time() - entry.time
         return ConfigError(
-            f"the run {self.rundir.url} is held by {found.holder} (pid {found.pid} on {found.host}, last seen {age:.0f} s ago)",
+            f"the run {self.rundir.url} is held by {entry.holder} (pid {entry.pid} on {entry.host}, last seen {age:.0f} s ago)",
             follows="two starts would write one run directory at the same time",
             remedy="use status, rescale or stop on the running attempt, or wait until the lease has expired",
         )

@@ -74,7 +74,7 @@ class Ledger:
         self._known = {entry.step: entry for entry in before}
         self.steps = before[-1].step + 1 if before else 0
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        _mend(path)
+        _repair(path)
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed by close()
 
     def append(self, *, step: int, digest: bytes, lanes: Sequence[bytes], **rest: Any) -> None:
@@ -119,7 +119,7 @@ def has_ledger(rundir: RunDir) -> bool:
 def read_ledger(path: str) -> Iterator[Entry]:
     """All lines in the order written, from a path or a URL.
 
-    A line torn by a crash at the very end is passed over; elsewhere it is an error.
+    A line that a crash has torn is skipped at the very end; elsewhere it is an error.
     """
     file = RunDir(path)
     lines = file.fs.cat_file(file.root).decode().split("\n")
@@ -140,7 +140,7 @@ def read_ledger(path: str) -> Iterator[Entry]:
         yield Entry(int(step), str(digest), tuple(lanes), loaded)
 
 
-def _mend(path: str) -> None:
+def _repair(path: str) -> None:
     """Cuts off a line torn by a crash, so that the next one begins on its own."""
     if not os.path.exists(path):
         return
@@ -158,9 +158,9 @@ class Comparison:
         steps: how many steps both have.
         first: the first step that differs, or None.
         lane: its first lane that differs, or None.
-        sentence: the result in words.
-        apart: the largest relative difference between two losses of one step, or None where no step has two. Reported,
-            and never part of the verdict: sums in another order round otherwise.
+        sentence: the result as a sentence.
+        apart: the largest relative difference between two losses of one step, or None where no step has two. It
+            is not part of the verdict, since sums in another order round differently.
     """
 
     steps: int
@@ -179,14 +179,14 @@ def compare(path: str, other: str | None = None) -> Comparison:
 
     Paths are ledger files or run directories.
     """
-    mine = list(read_ledger(_file_of(path)))
-    theirs = list(read_ledger(_file_of(other))) if other is not None else mine
+    entries = list(read_ledger(_file_of(path)))
+    theirs = list(read_ledger(_file_of(other))) if other is not None else entries
     reference: dict[int, Entry] = {}
     for entry in theirs:
         reference.setdefault(entry.step, entry)
     steps: set[int] = set()
     apart: list[float] = []
-    for entry in sorted(mine if other is None else [*mine, *theirs], key=lambda e: e.step):
+    for entry in sorted(entries if other is None else [*entries, *theirs], key=lambda e: e.step):
         known = reference.get(entry.step)
         if known is None:
             continue
@@ -198,19 +198,19 @@ def compare(path: str, other: str | None = None) -> Comparison:
         if known is not entry:
             apart += _apart(known, entry)
     if other is not None:
-        steps &= {entry.step for entry in mine}
+        steps &= {entry.step for entry in entries}
     if not steps:
         return Comparison(0, None, None, "the ledgers have no step in common: nothing was compared")
-    repeats = f", {len(mine) - len(steps)} of them trained more than once" if other is None else ""
+    repeats = f", {len(entries) - len(steps)} of them trained more than once" if other is None else ""
     sentence = f"{len(steps)} steps compared{repeats}: the same global batch at every step"
     if apart:
         sentence += f"; losses {max(apart):.1e} apart at most, relative" if max(apart) else "; losses equal to the last bit"
     return Comparison(len(steps), None, None, sentence, max(apart, default=None))
 
 
-def _apart(one: Entry, other: Entry) -> list[float]:
+def _apart(entry: Entry, other: Entry) -> list[float]:
     """The relative difference of two losses, where both are numbers."""
-    a, b = one.rest.get("loss"), other.rest.get("loss")
+    a, b = entry.rest.get("loss"), other.rest.get("loss")
     if not isinstance(a, float) or not isinstance(b, float) or not (math.isfinite(a) and math.isfinite(b)):
         return []
     return [abs(a - b) / max(abs(a), abs(b), 1e-300)]
@@ -221,5 +221,5 @@ def _file_of(path: str) -> str:
     return str(directory.fs.unstrip_protocol(directory.path(FILE))) if directory.fs.isdir(directory.root) else path
 
 
-def _first_lane(one: Entry, other: Entry) -> int | None:
-    return next((i for i, (a, b) in enumerate(zip(one.lanes, other.lanes, strict=False)) if a != b), None)
+def _first_lane(entry: Entry, other: Entry) -> int | None:
+    return next((i for i, (a, b) in enumerate(zip(entry.lanes, other.lanes, strict=False)) if a != b), None)

@@ -19,7 +19,7 @@ FILE = "metrics.jsonl"
 
 
 class MetricsFile:
-    """Appends to a local file, step by step; NaN and infinities are written as words."""
+    """Appends to a local file, step by step; NaN and infinities are written as strings."""
 
     def __init__(self, path: Path, attempt: int) -> None:
         self._attempt = attempt
@@ -41,7 +41,7 @@ class MetricsFile:
 
 def series(rundir: RunDir) -> list[Json]:
     """One line per step, ascending: where a step was trained twice, the later line."""
-    found: dict[int, Json] = {}
+    entries: dict[int, Json] = {}
     if not rundir.exists(FILE):
         return []
     for line in rundir.fs.cat_file(rundir.path(FILE)).splitlines():
@@ -49,5 +49,5 @@ def series(rundir: RunDir) -> list[Json]:
             entry = json.loads(line)
         except json.JSONDecodeError:
             continue  # a line cut short by a crash; its step was trained again
-        found[entry["step"]] = entry
-    return [found[step] for step in sorted(found)]
+        entries[entry["step"]] = entry
+    return [entries[step] for step in sorted(entries)]

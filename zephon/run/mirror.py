@@ -1,4 +1,4 @@
-"""Logs are appended to, which object stores cannot do: there, a copy on this node is appended to and brought back.
+"""Appends to files of a run directory. An object store cannot append: there this node appends to a copy and uploads it.
 
 In a local run directory the copy is the file itself.
 """
@@ -14,8 +14,8 @@ from zephon.run.directory import RunDir
 class Mirror:
     """A file of the run directory as a local path that can be appended to.
 
-    Call ``push`` before every checkpoint and ``close`` at the end: then the file holds every step of every checkpoint, and what
-    a crash costs is trained, and recorded, again.
+    Call ``push`` before every checkpoint and ``close`` at the end: then the file holds every step of every checkpoint. Steps
+    that a crash costs are trained and recorded again.
     """
 
     def __init__(self, rundir: RunDir, name: str) -> None:

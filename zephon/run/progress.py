@@ -1,4 +1,4 @@
-"""``attempts/NNNN/progress.json``: how far an attempt is. Rank 0 replaces it all the time; who watches the run reads it."""
+"""``attempts/NNNN/progress.json``: an attempt's newest step. Rank 0 replaces it; status and coordinator read it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Progress:
     Args:
         step, steps: optimizer steps done and wanted.
         time: when this step was done, in unix seconds.
-        generation, world_size: who made it.
-        began: from how many steps this generation goes on; None where nobody said.
-        recorded: how many steps the ledger had before.
+        generation, world_size: the membership that made it.
+        began: steps done when this generation began; None where it is not known.
+        recorded: steps that the ledger had then.
         step_s: seconds that this step took.
         pace_s: seconds per step, as the mean of the newest steps.
         loss, tokens_per_s, digest: of this step.

@@ -13,7 +13,7 @@ FILE = "spec.json"
 
 
 def new_attempt(rundir: RunDir, spec: RunSpec) -> int:
-    """Stores the spec of a new attempt and returns its number; that of a run's first start is kept for the run as well."""
+    """Stores the spec of a new attempt and returns its number. The run keeps the spec of its first start."""
     attempt = max(rundir.attempts(), default=0) + 1
     while not rundir.create(*RunDir.in_attempt(attempt, FILE), data=spec.to_dict()):
         attempt += 1
@@ -38,17 +38,17 @@ def read_spec(rundir: RunDir, attempt: int) -> RunSpec:
 
 def find_spec(rundir: RunDir, attempt: int) -> RunSpec | None:
     """As ``read_spec``, but None where there is no spec that this version can read."""
-    found = rundir.find_json(*RunDir.in_attempt(attempt, FILE))
+    data = rundir.find_json(*RunDir.in_attempt(attempt, FILE))
     try:
-        return RunSpec.from_dict(found) if isinstance(found, dict) else None
+        return RunSpec.from_dict(data) if isinstance(data, dict) else None
     except ConfigError:
         return None
 
 
 def first_spec(rundir: RunDir) -> RunSpec | None:
     """The spec of the run's first start."""
-    found = rundir.find_json(FILE)
-    return None if found is None else RunSpec.from_dict(found)
+    data = rundir.find_json(FILE)
+    return None if data is None else RunSpec.from_dict(data)
 
 
 def newest_spec(rundir: RunDir) -> RunSpec:
@@ -61,5 +61,5 @@ def has_spec(rundir: RunDir, attempt: int) -> bool:
 
 
 def write_spec(rundir: RunDir, attempt: int, spec: RunSpec) -> None:
-    """Puts a spec that came another way than by a start where all others look for it."""
+    """Writes the spec of an attempt that no launcher has written here: a pod's comes from its ConfigMap."""
     rundir.write_json(*RunDir.in_attempt(attempt, FILE), data=spec.to_dict())

@@ -1,4 +1,4 @@
-"""``stages/NAME.json``: a stage as it was carried out last. Its process writes it, or whoever saw that end."""
+"""``stages/NAME.json``: a stage as it was carried out last. Its process writes it; where that was killed, its parent."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The state of an attempt: what its supervisor writes on this machine, and what a cluster's answer is turned into.
+"""The state of an attempt: its supervisor writes it on this machine, and a cluster's answer becomes one.
 
 attempts/NNNN/supervisor.json     in the attempt's directory on this machine, and copied to a run directory that is elsewhere
 
-Whether a supervisor that wrote such a state still lives is not known here: launch/backends/local asks for it.
+Whether the supervisor that wrote a state still lives is checked in launch/backends/local.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Resized:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """From an event, which says also when and by whom, or from a state file."""
+        """From an event, which has further keys, or from a state file."""
         return cls(**{field.name: data[field.name] for field in dataclasses.fields(cls)})
 
 
@@ -70,8 +70,8 @@ class AttemptState:
 
     Args:
         app_id: its name where it runs.
-        state: UNKNOWN where whoever runs it does not answer.
-        message: what there is to say about the state.
+        state: UNKNOWN where the cluster does not answer.
+        message: explains the state.
         status: exit status, once it has ended.
         target: how many nodes are wanted.
         members: nodes that train together, with their incarnation.
@@ -151,7 +151,7 @@ def _read(directory: RunDir, *parts: str) -> AttemptState | None:
 
 
 def overwrite(path: str, data: Json) -> None:
-    """Replaces the content of an existing small file within the blocks that it has already: works on a full disk.
+    """Overwrites an existing small file within the blocks that it has, which works on a full disk.
 
     Raises:
         OSError: it does not fit, or the file system needs new blocks for it.
@@ -159,9 +159,9 @@ def overwrite(path: str, data: Json) -> None:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
     handle = os.open(path, os.O_WRONLY)
     try:
-        found = os.fstat(handle)
-        if len(text) > max(found.st_size, found.st_blocks * 512):
+        info = os.fstat(handle)
+        if len(text) > max(info.st_size, info.st_blocks * 512):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        os.pwrite(handle, text.ljust(found.st_size), 0)
+        os.pwrite(handle, text.ljust(info.st_size), 0)
     finally:
         os.close(handle)

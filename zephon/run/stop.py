@@ -1,4 +1,4 @@
-"""``attempts/NNNN/stop.json``: the run was stopped on purpose, which a coordinator has to know that outlives the stop."""
+"""``attempts/NNNN/stop.json``: the last stop that a user asked for. A cluster's coordinator outlives a stop and must know."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""``attempts/NNNN/target.json``: the size that the last rescale asked for. The launcher writes it for a coordinator that has no
-other way to know."""
+"""``attempts/NNNN/target.json``: the size that the last rescale asked for. A cluster's coordinator cannot read the
+Job, so the launcher writes it here."""
 
 from __future__ import annotations
 

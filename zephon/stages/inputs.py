@@ -1,10 +1,10 @@
-"""What the result of a stage depends on, as plain values: a stage whose inputs are what they were need not run again.
+"""What the result of a stage depends on, as plain values: a stage whose inputs are unchanged need not run again.
 
     doctor       the spec, this machine and its packages          train       the contract
     calibrate    the data and the tokenizer                       evaluate    the contract, the newest checkpoint, held-out data
     own          the contract, the function and its source, its options, the content of its input paths
 
-A launcher that looks at a cluster's run sees only a part of it: what only the nodes can see is left out there.
+A launcher sees only part of a cluster's run: it compares no input that only the nodes see.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Inputs = dict[str, object]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asked:
-    """Of which stage, and what is seen from here."""
+class _Context:
+    """The stage, and what this process sees."""
 
     stage: Stage
     spec: RunSpec
     rundir: RunDir
-    there: bool
+    here: bool
     files: Mapping[str, object] | None
 
     @property
@@ -44,18 +44,18 @@ class _Asked:
 
 
 def inputs_of(
-    stage: Stage, spec: RunSpec, rundir: RunDir, *, there: bool = True, files: Mapping[str, object] | None = None
+    stage: Stage, spec: RunSpec, rundir: RunDir, *, here: bool = True, files: Mapping[str, object] | None = None
 ) -> Inputs:
     """All that a stage's result depends on, as plain values.
 
     Args:
+        here: the stage runs on this machine; otherwise inputs that only the nodes see are left out.
         files: the listing of each dataset, where the caller has it already.
-        there: this process is where the stage runs; else what only that place can see is left out.
 
     Raises:
-        ConfigError: an input that is not there.
+        ConfigError: an input does not exist.
     """
-    return _INPUTS.get(stage.name, _own)(_Asked(stage, spec, rundir, there, files))
+    return _INPUTS.get(stage.name, _own)(_Context(stage, spec, rundir, here, files))
 
 
 def fingerprint(value: object) -> str:
@@ -63,45 +63,45 @@ def fingerprint(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False, default=str).encode()).hexdigest()
 
 
-def _doctor(asked: _Asked) -> Inputs:
-    return {"spec": asked.spec.sha256()} | ({"host": socket.gethostname(), "packages": packages()} if asked.there else {})
+def _doctor(context: _Context) -> Inputs:
+    return {"spec": context.spec.sha256()} | ({"host": socket.gethostname(), "packages": packages()} if context.here else {})
 
 
-def _calibrate(asked: _Asked) -> Inputs:
-    pinned = asked.spec.fields_of("pinned").items()
+def _calibrate(context: _Context) -> Inputs:
+    pinned = context.spec.fields_of("pinned").items()
     fields = {name: value for name, value in pinned if name.startswith(("data.", "tokenizer."))}
-    return {"fields": fields} | ({"files": asked.files or _files(asked.spec.data.datasets)} if asked.there else {})
+    return {"fields": fields} | ({"files": context.files or _files(context.spec.data.datasets)} if context.here else {})
 
 
-def _train(asked: _Asked) -> Inputs:
-    return {"contract": asked.contract}
+def _train(context: _Context) -> Inputs:
+    return {"contract": context.contract}
 
 
-def _evaluate(asked: _Asked) -> Inputs:
-    held_out = asked.spec.trainer.eval_data or {}
+def _evaluate(context: _Context) -> Inputs:
+    held_out = context.spec.trainer.eval_data or {}
     return {
-        "contract": asked.contract,
-        "checkpoint": newest_checkpoint(asked.rundir),
+        "contract": context.contract,
+        "checkpoint": newest_checkpoint(context.rundir),
         "held_out": {name: dataclasses.asdict(dataset) for name, dataset in held_out.items()},
-        "tokens": asked.spec.trainer.eval_tokens,
-        **({"files": _files(held_out, at="trainer.eval_data")} if asked.there else {}),
+        "tokens": context.spec.trainer.eval_tokens,
+        **({"files": _files(held_out, at="trainer.eval_data")} if context.here else {}),
     }
 
 
-def _own(asked: _Asked) -> Inputs:
-    stage, order, there = asked.stage, asked.spec.stages.order, asked.there
+def _own(context: _Context) -> Inputs:
+    stage, order, here = context.stage, context.spec.stages.order, context.here
     after_training = order.index(stage.name) > order.index(TRAIN)
     return {
-        "contract": asked.contract,
+        "contract": context.contract,
         "call": stage.call,
         "options": dict(stage.options),
-        "paths": {path: _digest(asked.rundir, path, stage) for path in stage.inputs if there or not elsewhere(path)},
-        **({"source": hashlib.sha256(source_of(stage).read_bytes()).hexdigest()} if there else {}),
-        **({"checkpoint": newest_checkpoint(asked.rundir)} if after_training else {}),
+        "paths": {path: _digest(context.rundir, path, stage) for path in stage.inputs if here or not elsewhere(path)},
+        **({"source": hashlib.sha256(source_of(stage).read_bytes()).hexdigest()} if here else {}),
+        **({"checkpoint": newest_checkpoint(context.rundir)} if after_training else {}),
     }
 
 
-_INPUTS: dict[str, Callable[[_Asked], Inputs]] = {
+_INPUTS: dict[str, Callable[[_Context], Inputs]] = {
     "doctor": _doctor,
     "calibrate": _calibrate,
     TRAIN: _train,
@@ -110,7 +110,7 @@ _INPUTS: dict[str, Callable[[_Asked], Inputs]] = {
 
 
 def _files(datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec], **at: str) -> object:
-    from zephon.io.named import listings  # brings in the loader's reading, which a coordinator does without
+    from zephon.io.named import listings  # late: a coordinator needs no reader
 
     return listings(datasets, **at)
 

@@ -1,7 +1,7 @@
 """The process of one stage: ``python -m zephon.stages.process --run URL --attempt N --stage NAME``.
 
-It looks at the stage's inputs, skips it or runs it, and keeps ``stages/NAME.json``. Exit status: 0 done or skipped, 65 refused,
-1 failed, 75 another node has a newer fencing token; whoever started it writes the record where it could not (killed, stopped).
+It compares the stage's inputs, runs or skips it, and writes ``stages/NAME.json``. Exit status: 0 done or skipped, 65 refused,
+1 failed, 75 another node has a newer fencing token; its parent writes the record where it cannot (killed, stopped).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run_stage(rundir: RunDir, attempt: int, stage: Stage, spec: RunSpec, *, toke
     def write(record: StageRecord) -> None:
         newest = read_attempt_stages(rundir, attempt).token
         if token is not None and token < newest:
-            log.info("stage %s: fencing token %d is over, another node has %d", stage.name, token, newest)
+            log.info("stage %s: fencing token %d is out of date, another node has %d", stage.name, token, newest)
             raise SystemExit(Exit.DRAINED)
         write_record(rundir, record)
 
@@ -113,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
     rundir = RunDir(arguments.run)
     spec = read_spec(rundir, arguments.attempt)
-    (stage,) = (one for one in stages_of(spec) if one.name == arguments.stage)
+    (stage,) = (stage for stage in stages_of(spec) if stage.name == arguments.stage)
     return run_stage(rundir, arguments.attempt, stage, spec, token=arguments.token)
 
 

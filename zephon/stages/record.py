@@ -21,7 +21,7 @@ from zephon.stages.walk import StageEnd
 
 
 def record_end(stage: Stage, rundir: RunDir, attempt: int, *, status: StageState, error: str) -> StageRecord:
-    """Ends the record of a stage whose process had no time for it."""
+    """Ends the record of a stage whose process ended before it could."""
     begun = read_record(rundir, stage.name) or StageRecord(name=stage.name, call=stage.call, attempt=attempt, status=status)
     record = dataclasses.replace(begun, status=status, attempt=attempt, ended=time.time(), error=error)
     write_record(rundir, record)
@@ -29,7 +29,7 @@ def record_end(stage: Stage, rundir: RunDir, attempt: int, *, status: StageState
 
 
 def record_training(rundir: RunDir, attempt: int, spec: RunSpec, *, started: float, end: StageEnd) -> None:
-    """The record of stage ``train``, beside those of the others."""
+    """Writes the record of stage ``train``, which has no process of its own."""
     inputs = inputs_of(BUILT_IN[TRAIN], spec, rundir)
     record = StageRecord(
         name=TRAIN,
@@ -60,14 +60,14 @@ def outstanding(spec: RunSpec, rundir: RunDir, *, here: bool) -> list[str]:
 
 
 def would_run(stage: Stage, spec: RunSpec, rundir: RunDir, *, here: bool, files: Mapping[str, object] | None = None) -> bool:
-    """Whether the stage is not current; one whose input is not there yet is not.
+    """Whether the stage would run: it is not current, or an input does not exist yet.
 
     Args:
-        here: the stage runs on this machine; a cluster's is judged by what is seen from here.
+        here: the stage runs on this machine; of a cluster's stage only what this machine sees is compared.
         files: the datasets' files, where they are known.
     """
     try:
-        inputs = inputs_of(stage, spec, rundir, there=here, files=files)
+        inputs = inputs_of(stage, spec, rundir, here=here, files=files)
     except ConfigError:
         return True
     if here:

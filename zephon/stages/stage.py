@@ -3,7 +3,7 @@
 doctor -> calibrate -> train -> evaluate
 
 A stage is a function ``(run: RunDir, spec: RunSpec, **options) -> small dict or None``, named "module:function". The built-in
-ones are no exception, but for ``train``, which is the attempt's nodes. Nothing here starts anything.
+stages are such functions too, except ``train``, which the attempt's nodes carry out. Nothing here starts anything.
 """
 
 from __future__ import annotations
@@ -53,15 +53,17 @@ def stages_of(spec: RunSpec) -> list[Stage]:
     known = {
         **BUILT_IN,
         **{
-            name: Stage(name=name, call=one.call, inputs=one.inputs, outputs=one.outputs, options=one.options)
-            for name, one in own.items()
+            name: Stage(
+                name=name, call=declared.call, inputs=declared.inputs, outputs=declared.outputs, options=declared.options
+            )
+            for name, declared in own.items()
         },
     }
     for name in own:
         if name in BUILT_IN or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
             raise ConfigError(
                 f"stages.own.{name}: " + ("the name of a built-in stage" if name in BUILT_IN else "no name for a stage"),
-                follows="its record could not be told from another's",
+                follows="two stages would share one record",
                 remedy="use another name of letters, digits, hyphens and underscores",
             )
     for index, name in enumerate(order):
@@ -84,7 +86,7 @@ def check(spec: RunSpec, *, here: bool) -> None:
     """What must hold before a start.
 
     Args:
-        here: the stages run on this machine. What only a cluster's nodes can see is theirs to refuse.
+        here: the stages run on this machine. On a cluster the nodes check what only they see.
 
     Raises:
         ConfigError: see ``stages_of``; also a function that is not there, or held-out data that is missing.
@@ -114,20 +116,20 @@ def source_of(stage: Stage) -> Path:
         ConfigError: ``call`` is not "module:function" of a module that Python finds here.
     """
     module = _module_of(stage)
-    if os.getcwd() not in sys.path:  # as `python -m` has it; a console script has not
+    if os.getcwd() not in sys.path:  # `python -m` adds it, a console script does not
         sys.path.insert(0, os.getcwd())
     importlib.invalidate_caches()
     try:
-        found = importlib.util.find_spec(module)
+        module_spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
-        found = None
-    if found is None or found.origin is None or not Path(found.origin).is_file():
+        module_spec = None
+    if module_spec is None or module_spec.origin is None or not Path(module_spec.origin).is_file():
         raise _no_function(stage, f"names a module {module!r} that Python does not find here")
-    return Path(found.origin)
+    return Path(module_spec.origin)
 
 
 def _check_function(stage: Stage) -> None:
-    """Refuses a function whose name its module's text does not hold: found now, not after the training."""
+    """Refuses a function that its module does not mention: before the start, and not after the training."""
     source, function = source_of(stage), stage.call.partition(":")[2]
     if source.suffix == ".py" and not re.search(rf"\b{function}\b|import \*|__getattr__", source.read_text("utf-8", "replace")):
         raise _no_function(stage, f"names a function that {source} does not mention")

@@ -1,4 +1,4 @@
-"""The walk over a run's stages: which one is due, how each stands, and how the attempt ends.
+"""The walk over a run's stages: which one is due, the state of each, and how the attempt ends.
 
     walk = Walk(stages_of(spec))
     while (stage := walk.next(trained=...)) is not None:
@@ -40,7 +40,7 @@ class Walk:
 
     Args:
         stages: all stages of the run, in order.
-        states: how they stood when this attempt was last seen; stages that are over are not carried out again.
+        states: what an earlier process of this attempt has recorded; stages that are over do not run again.
     """
 
     def __init__(self, stages: Sequence[Stage], states: Mapping[str, StageState] | None = None) -> None:
@@ -68,7 +68,7 @@ class Walk:
             if self.states[stage.name] in OVER:
                 continue
             if stage.name == TRAIN and trained and not self.alone:
-                # It was running when a coordinator that is gone by now saw it last: the steps are this attempt's own.
+                # Where an earlier coordinator recorded it as running, this attempt has trained the steps itself.
                 self.states[TRAIN] = "done" if self.states[TRAIN] == "running" else "skipped"
                 continue
             self.stage = stage.name
@@ -88,7 +88,7 @@ class Walk:
             self.finish = end
 
     def put_back(self, state: StageState) -> None:
-        """Nobody carries out the stage any more: it is still due, and stands as ``state`` says."""
+        """No process runs the stage any more: it is due again, and its state is ``state``."""
         self.states[self.stage] = state
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What a backend is: whoever carries out the attempts of a run. Each is one object; ``backends.backend(name)`` finds it.
+"""What a backend is: it carries out the attempts of a run. Each is one object, which ``registry.backend(name)`` finds.
 
     Job ──request──► what a submit sends (a dry run)          AttemptState ◄──state── an attempt
     Job ──submit───► handle, kept beside the attempt          stop, rescale, resume, discard ──► an attempt
@@ -44,13 +44,13 @@ class Backend(Protocol):
         """Sends it and returns TorchX's handle. The run's lease is the backend's from now on: kept, or released."""
 
     def ping(self, spec: RunSpec) -> str:
-        """What answers where the spec's jobs would run, in a few words; empty where nobody needs to."""
+        """The answer of the cluster where the spec's jobs would run; empty where there is no cluster."""
 
     def state(self, rundir: RunDir, attempt: int, events: EventReader) -> AttemptState | None:
-        """How the attempt is; None where it was never started. UNKNOWN where nobody answers.
+        """How the attempt is; None where it was never started. UNKNOWN where the cluster does not answer.
 
         Args:
-            events: the run's; who asks again and again keeps it, so that each event is read once.
+            events: the run's; a caller that asks repeatedly passes the same reader, which reads each event once.
         """
 
     def stop(self, rundir: RunDir, attempt: int) -> None:
@@ -64,7 +64,7 @@ class Backend(Protocol):
         """
 
     def preview(self, rundir: RunDir, attempt: int, nodes: int) -> str:
-        """What a rescale would do to the nodes, where that can be said; empty otherwise. Refuses what it would refuse."""
+        """What a rescale would do to the nodes; empty where that is not known. Refuses what ``rescale`` refuses."""
 
     def resume(self, rundir: RunDir, attempt: int) -> bool:
         """Lets a stopped attempt go on as the same one; False where only a new attempt can."""

@@ -1,4 +1,4 @@
-"""How a job is sent: by TorchX, with one of our schedulers. Only a submit imports this, because TorchX takes its time."""
+"""How a job is sent: by TorchX, with one of our schedulers. Only a submit imports this, because importing TorchX is slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is seen while a run trains: one live line on a terminal, plain lines elsewhere. Nothing here decides anything."""
+"""The display of a run: one live line on a terminal, plain lines elsewhere. Nothing here decides anything."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def one_line(status: RunStatus) -> str:
         parts.append(f"digest {status.digest[:12]}")
     if status.world_size:
         parts.append(f"world {status.world_size}")
-    if status.message and _worth_saying(status):
+    if status.message and _shows_message(status):
         parts.append(status.message.partition("\n")[0])
     return "  ".join(parts)
 
 
-def _worth_saying(status: RunStatus) -> bool:
+def _shows_message(status: RunStatus) -> bool:
     """Whether one line has room for the message: it says why nothing trains, or why a run is done before its last step."""
     return status.early or status.state in ("QUEUED", "STARTING", "RUNNING", "DRAINING", "UNKNOWN", "FAILED")
 
@@ -111,7 +111,7 @@ def stages_text(stages: Mapping[str, str]) -> str:
 
 
 def stage_lines(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What to say about stages whose state has changed since the last look."""
+    """A line for each stage whose state has changed since the last poll."""
     reasons = {"skipped": "skipped, its inputs are unchanged"}
     changed = {name: state for name, state in now.items() if state not in ("waiting", before.get(name))}
     return [f"stage {name}: {reasons.get(state, state)}" for name, state in changed.items()]

@@ -15,7 +15,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +35,7 @@ from zephon.launch.cli.plan import estimate
 from zephon.launch.config.compose import compose
 from zephon.run.attempt import index_dir
 from zephon.run.directory import RunDir
+from zephon.run.environment import version_of
 from zephon.spec.experiment import RunSpec
 
 _MAX_SKEW_S = 2.0
@@ -119,7 +119,7 @@ def _guarded(subject: str, check: Callable[[], Iterator[Finding]]) -> Iterator[F
         yield from check()
     except ZephonError as error:
         yield Finding(subject, "problem", error.what, error.remedy)
-    except Exception as error:  # noqa: BLE001 - a doctor reports what breaks, whatever it is, and looks at the rest
+    except Exception as error:  # noqa: BLE001 - doctor reports whatever breaks and goes on with the other checks
         yield Finding(subject, "problem", f"{type(error).__name__}: {error}", "see the message")
 
 
@@ -129,16 +129,16 @@ def _python() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     for name in ("torch", "torchx-nightly", "hydra-core", "omegaconf", "numpy", "kubernetes"):
-        installed = _version(name)
+        installed = version_of(name)
         yield Finding(name, "ok", installed) if installed else Finding(name, "problem", "not installed", f"pip install {name}")
-    if stock := _version("torchx"):
+    if stock := version_of("torchx"):
         yield Finding(
             "torchx",
             "problem",
             f"the release torchx {stock} is installed beside or instead of torchx-nightly",
             "pip uninstall torchx, then reinstall torchx-nightly: both own the package named torchx",
         )
-    if other := _version("zephon"):
+    if other := version_of("zephon"):
         yield Finding(
             "zephon",
             "problem",
@@ -263,13 +263,6 @@ def _scheduler(spec: RunSpec) -> Iterator[Finding]:
     yield Finding("request", "ok", f"scheduler={spec.scheduler.name} accepts the job")
     if answer := backend(spec.scheduler.name).ping(spec):
         yield Finding("cluster", "ok", answer)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 _MACHINE: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (

@@ -26,7 +26,7 @@ from zephon.run.contract_file import read_contract
 from zephon.run.directory import RunDir
 from zephon.run.specs import newest_spec
 
-_CLUSTER_LOOK_S = 1.0
+_CLUSTER_POLL_S = 1.0
 
 
 def run(arguments: Arguments, console: Console) -> int:
@@ -95,7 +95,7 @@ def _follow(rundir: RunDir, console: Console) -> int:
     """Follows to the end. The first Ctrl-C drains a run of this machine; a run of a cluster goes on without this terminal."""
     here = backend_of(rundir, rundir.attempts()[-1]).here
     try:
-        status = follow(rundir, console=console, every_s=0.2 if here else _CLUSTER_LOOK_S)
+        status = follow(rundir, console=console, every_s=0.2 if here else _CLUSTER_POLL_S)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if not here:
@@ -138,7 +138,7 @@ def report_end(status: RunStatus, console: Console) -> int:
 def _command(verb: str, url: str) -> str:
     """A command line that works as printed, also when runs are not in the default place."""
     runs, _, name = url.rstrip("/").rpartition("/")
-    searched = (os.path.abspath(DEFAULT_RUNS), str(records_dir()))  # by every verb, without being told
+    searched = (os.path.abspath(DEFAULT_RUNS), str(records_dir()))  # every verb searches these without runs=
     elsewhere = "" if os.path.abspath(runs) in searched else f" runs={runs}"
     return f"zephon {verb} {name}{elsewhere}"
 

@@ -60,7 +60,7 @@ class KubernetesBackend:
 
     def submit(self, job: Job, lease: Lease) -> str:
         handle = self._torchx.submit(job, job.spec.scheduler.options)
-        lease.release()  # the job on the cluster is its own holder; a laptop's clock must not be
+        lease.release()  # the job on the cluster needs none; a laptop would have to renew it
         return handle
 
     def ping(self, spec: RunSpec) -> str:
@@ -89,7 +89,7 @@ class KubernetesBackend:
         scheduler, app_id = self._scheduler(rundir, attempt)
         _check_size(rundir, attempt, nodes)
         scheduler.rescale(app_id, nodes)
-        with contextlib.suppress(OSError):  # the coordinator has no right to read the Job; without this it may gather in steps
+        with contextlib.suppress(OSError):  # the coordinator may not read the Job; without this nodes may form in several steps
             write_target(rundir, attempt, nodes)
 
     def preview(self, rundir: RunDir, attempt: int, nodes: int) -> str:
@@ -117,7 +117,7 @@ class KubernetesBackend:
 
     def _scheduler(self, rundir: RunDir, attempt: int, *, retry_s: float = _COMMAND_RETRY_S) -> tuple[KubernetesScheduler, str]:
         handle = read_handle(rundir, attempt)
-        assert handle is not None, "this backend was found by it"
+        assert handle is not None, "the handle names this backend"
         return self._connected(options_from(read_spec(rundir, attempt).scheduler.options), retry_s), handle.app_id
 
     def _connected(self, options: KubernetesOptions, retry_s: float) -> KubernetesScheduler:
@@ -130,7 +130,7 @@ class KubernetesBackend:
 
 
 def _recorded(rundir: RunDir, attempt: int, app_id: str, events: Sequence[Event]) -> AttemptState:
-    """What the run directory says of the attempt; its state is the cluster's to say."""
+    """What the run directory says of the attempt; only the cluster knows its state."""
     newest = read_generation(rundir)
     current = newest if newest is not None and newest.attempt == attempt else None
     members = current.nodes if current else ()
@@ -187,7 +187,7 @@ def _finished(recorded: AttemptState, rundir: RunDir, attempt: int) -> bool:
 
 
 def _in_stage(state: AttemptState, rundir: RunDir, attempt: int) -> AttemptState:
-    """The state with words for the stage that is under way; the stage of a job that was stopped is stopped."""
+    """The state with a message about the stage that is under way, which in a stopped job is stopped too."""
     if state.state == "STOPPED":
         stages = {name: "stopped" if stage == "running" else stage for name, stage in state.stages.items()}
         return dataclasses.replace(state, stages=stages)
@@ -204,10 +204,7 @@ def _pod_of(node: str) -> str:
 
 
 def _check_size(rundir: RunDir, attempt: int, nodes: int) -> None:
-    """Refuses a size among which the lanes cannot be divided: its pods would only stand by. 0 is the scheduler's to refuse.
-
-    So is a change in a stage in which nobody trains.
-    """
+    """Refuses a size that does not divide the lanes, and a change while no node trains. The scheduler refuses 0."""
     stage = read_attempt_stages(rundir, attempt).stage
     if stage not in ("", TRAIN):
         raise ConfigError(

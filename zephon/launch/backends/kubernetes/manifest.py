@@ -26,8 +26,6 @@ from zephon.launch.backends.kubernetes.pod import coordinator_template, labels, 
 from zephon.launch.job import COORDINATOR_MODULE
 from zephon.run import specs
 
-# What the agent's exit status means is written in zephon/agent/entry.py.
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
@@ -116,7 +114,7 @@ def _job(facts: JobFacts, options: KubernetesOptions) -> Json:
 
 
 def _failure_rules() -> list[Json]:
-    """First match wins: a final verdict ends the Job, a disruption or a drain costs nothing, the rest is counted."""
+    """First match wins: a final verdict ends the Job, a disruption or a drain costs nothing, any other end is counted."""
 
     def exit_codes(action: str, *codes: int) -> Json:
         values = [int(code) for code in codes]

@@ -129,8 +129,8 @@ def _merge(base: Any, patch: object, at: str) -> Any:
             return copy.deepcopy(patch)
         by_name = {item[key]: item for item in base}
         for item in patch:
-            found = by_name.get(item[key])
-            by_name[item[key]] = copy.deepcopy(item) if found is None else _merge(found, item, f"{at}[{item[key]}]")
+            base_item = by_name.get(item[key])
+            by_name[item[key]] = copy.deepcopy(item) if base_item is None else _merge(base_item, item, f"{at}[{item[key]}]")
         return list(by_name.values())
     if isinstance(base, (Mapping, list)) or isinstance(patch, (Mapping, list)):
         raise ConfigError(

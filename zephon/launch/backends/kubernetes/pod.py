@@ -20,19 +20,19 @@ MARGIN_S = 30
 
 
 def labels(facts: JobFacts, *, role: str | None = None) -> dict[str, str]:
-    found = {
+    shared = {
         MANAGED_BY: "zephon",
         RUN: label_value(facts.job.spec.name),
         ATTEMPT: label_value(str(facts.job.attempt)),
         SPEC: label_value(facts.job.spec.sha256()[:16]),
     }
-    return found if role is None else {**found, ROLE: role}
+    return shared if role is None else {**shared, ROLE: role}
 
 
 def selector(facts: JobFacts, *, role: str | None = None) -> dict[str, str]:
     """The labels that name one attempt's pods and no other's."""
-    found = {RUN: label_value(facts.job.spec.name), ATTEMPT: label_value(str(facts.job.attempt))}
-    return found if role is None else {**found, ROLE: role}
+    shared = {RUN: label_value(facts.job.spec.name), ATTEMPT: label_value(str(facts.job.attempt))}
+    return shared if role is None else {**shared, ROLE: role}
 
 
 def grace_s(facts: JobFacts, options: KubernetesOptions) -> int:
@@ -161,8 +161,8 @@ def _downward_env() -> list[Json]:
 
 def _plain_env(values: dict[str, str]) -> list[Json]:
     # HOME is on the only writable path that every pod has.
-    found = {"HOME": "/tmp", "ZEPHON_SPEC_FILE": f"{_SPEC_FOLDER}/{specs.FILE}", **values}
-    return [{"name": name, "value": found[name]} for name in sorted(found)]
+    env = {"HOME": "/tmp", "ZEPHON_SPEC_FILE": f"{_SPEC_FOLDER}/{specs.FILE}", **values}
+    return [{"name": name, "value": env[name]} for name in sorted(env)]
 
 
 def _secret_env(options: KubernetesOptions) -> list[Json]:
@@ -170,10 +170,10 @@ def _secret_env(options: KubernetesOptions) -> list[Json]:
         {
             "name": name,
             "valueFrom": {
-                "secretKeyRef": {"name": found.secret, "key": found.key} | ({"optional": True} if found.optional else {})
+                "secretKeyRef": {"name": secret.secret, "key": secret.key} | ({"optional": True} if secret.optional else {})
             },
         }
-        for name, found in sorted(options.env_from_secrets.items())
+        for name, secret in sorted(options.env_from_secrets.items())
     ]
 
 
@@ -204,18 +204,18 @@ def _lost_node_tolerations(options: KubernetesOptions) -> list[Json]:
 
 
 def _toleration(item: Toleration) -> Json:
-    found = {"key": item.key, "operator": item.operator, "value": item.value, "effect": item.effect}
-    found |= {"tolerationSeconds": item.seconds}  # type: ignore[dict-item]
-    return {key: value for key, value in found.items() if value is not None}
+    toleration = {"key": item.key, "operator": item.operator, "value": item.value, "effect": item.effect}
+    toleration |= {"tolerationSeconds": item.seconds}  # type: ignore[dict-item]
+    return {key: value for key, value in toleration.items() if value is not None}
 
 
 def _mount(name: str, volume: Volume) -> Json:
-    found: Json = {"name": name, "mountPath": volume.mount}
+    mount: Json = {"name": name, "mountPath": volume.mount}
     if volume.sub_path is not None:
-        found["subPath"] = volume.sub_path
+        mount["subPath"] = volume.sub_path
     if volume.read_only:
-        found["readOnly"] = True
-    return found
+        mount["readOnly"] = True
+    return mount
 
 
 def _volume(name: str, volume: Volume) -> Json:

@@ -1,7 +1,7 @@
 """Kueue: whether a queue can take a job, why a job waits, and how a queued job is stopped.
 
 Kueue owns ``spec.suspend`` of a queued Job and keeps its reasons on the Job's Workloads, of which the newest unfinished one
-counts. Where the user may not read Workloads the job still runs; only the reason is missing, and that is said.
+counts. Where the user may not read Workloads the job still runs, and its status says that the reason is missing.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _check_priority(cluster: Cluster, name: str) -> None:
 def workloads_of(cluster: Cluster, job: Json) -> list[Json]:
     """The Job's Workloads that are not finished, oldest first."""
     uid, namespace = job["metadata"]["uid"], job["metadata"]["namespace"]
-    found = cluster.find("Workload", namespace, labels=f"kueue.x-k8s.io/job-uid={uid}")
-    unfinished = [item for item in found if (_find(item, "Finished") or {}).get("status") != "True"]
+    workloads = cluster.find("Workload", namespace, labels=f"kueue.x-k8s.io/job-uid={uid}")
+    unfinished = [item for item in workloads if (_find(item, "Finished") or {}).get("status") != "True"]
     return sorted(unfinished, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["name"]))
 
 
@@ -102,8 +102,8 @@ class Queued:
     warnings: tuple[str, ...] = ()
 
 
-def queue_says(cluster: Cluster, job: Json, *, now: datetime | None = None) -> Queued:
-    """Reads the Job's Workloads; says nothing of a job without a queue."""
+def queue_status(cluster: Cluster, job: Json, *, now: datetime | None = None) -> Queued:
+    """Reads the Job's Workloads; empty for a job without a queue."""
     if not is_queued(job):
         return Queued()
     now = now or datetime.now(UTC)
@@ -150,7 +150,7 @@ def _unready(workload: Json, now: datetime) -> list[str]:
 
 def _stale(workload: Json, job: Json) -> list[str]:
     """A size that Kueue has not taken over: it does so within a second, or never."""
-    counted = sum(int(each.get("count", 1)) for each in workload.get("spec", {}).get("podSets") or [])
+    counted = sum(int(pods.get("count", 1)) for pods in workload.get("spec", {}).get("podSets") or [])
     wanted = int(job["spec"].get("completions") or 0)
     if counted == wanted or job["spec"].get("suspend"):
         return []
@@ -161,8 +161,8 @@ def _stale(workload: Json, job: Json) -> list[str]:
 
 
 def _no_workload(job: Json, now: datetime) -> str | None:
-    made = _time(job["metadata"]["creationTimestamp"])
-    if not job["spec"].get("suspend") or (now - made).total_seconds() < WORKLOAD_S:
+    created = _time(job["metadata"]["creationTimestamp"])
+    if not job["spec"].get("suspend") or (now - created).total_seconds() < WORKLOAD_S:
         return None
     return "Kueue made no Workload for it: does its priority class exist, and does Kueue run?"
 

@@ -26,7 +26,7 @@ from zephon.launch.backends.kubernetes.errors import ClusterError, Conflict, Not
 from zephon.launch.backends.kubernetes.logs import node_log
 from zephon.launch.backends.kubernetes.manifest import Request, build, owned_by
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
-from zephon.launch.backends.kubernetes.queue import check_queue, is_queued, queue_says, set_active
+from zephon.launch.backends.kubernetes.queue import check_queue, is_queued, queue_status, set_active
 from zephon.launch.backends.kubernetes.rescale import Rescaled, check_not_ended, check_rescale, effect, rescale_job
 from zephon.launch.backends.kubernetes.status import Phase, Summary, conditions_of, summarize
 from zephon.launch.backends.submission import APP_STATES
@@ -116,8 +116,8 @@ class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
         try:
             return cluster.create(document)
         except Conflict:
-            if found := self._ours(cluster, document):
-                return found  # the answer to an earlier try was lost
+            if existing := self._ours(cluster, document):
+                return existing  # the answer to an earlier try was lost
             raise
 
     @staticmethod
@@ -125,13 +125,13 @@ class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
         """The stored object if it comes from this very submit; Conflict where the name is somebody else's."""
         kind, namespace, name = document["kind"], document["metadata"]["namespace"], document["metadata"]["name"]
         try:
-            found = cluster.get(kind, namespace, name)
+            existing = cluster.get(kind, namespace, name)
         except NotFound:
             return None
-        leaving = bool(found["metadata"].get("deletionTimestamp"))
+        leaving = bool(existing["metadata"].get("deletionTimestamp"))
         ours = document["metadata"]["annotations"][names.SUBMISSION]
-        if not leaving and (found["metadata"].get("annotations") or {}).get(names.SUBMISSION) == ours:
-            return found
+        if not leaving and (existing["metadata"].get("annotations") or {}).get(names.SUBMISSION) == ours:
+            return existing
         raise Conflict(
             f"{kind} {namespace}/{name} already exists{' and is being deleted' if leaving else ''}",
             follows="two attempts would share one name and one set of pods",
@@ -140,11 +140,11 @@ class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
             else f"delete it (zephon delete {namespace}:{name}), or use another name=",
         )
 
-    # look
+    # state
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        found = self.summary(app_id)
-        if found is None:
+        summary = self.summary(app_id)
+        if summary is None:
             return None
         replicas = [
             ReplicaStatus(
@@ -154,15 +154,15 @@ class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
                 hostname=pod.name,
                 structured_error_msg=pod.trouble or "<NONE>",
             )
-            for pod in found.pods
+            for pod in summary.pods
         ]
         return DescribeAppResponse(
             app_id=app_id,
-            state=APP_STATES[found.state],
-            num_restarts=found.restarts,
-            msg=found.line,
+            state=APP_STATES[summary.state],
+            num_restarts=summary.restarts,
+            msg=summary.line,
             roles_statuses=[RoleStatus(role=ROLE, replicas=replicas)],
-            roles=[Role(name=ROLE, image="", num_replicas=found.wanted)],
+            roles=[Role(name=ROLE, image="", num_replicas=summary.wanted)],
         )
 
     def summary(self, app_id: str) -> Summary | None:
@@ -174,7 +174,7 @@ class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
         except NotFound:
             return None
         pods = cluster.find("Pod", namespace, labels=_selector(job))
-        return summarize(job, pods, queued=queue_says(cluster, job), warnings=_warnings(cluster, job, pods))
+        return summarize(job, pods, queued=queue_status(cluster, job), warnings=_warnings(cluster, job, pods))
 
     def list(self, cfg: Json | None = None) -> list[ListAppResponse]:
         options = options_from(cfg) if cfg else self.options

@@ -1,4 +1,4 @@
-"""What a Job and its pods say, in one line: a pure function of the objects as the API server returned them."""
+"""The state of a Job and its pods in one line: a pure function of the objects as the API server returned them."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _exited(status: Json) -> str:
 
 def _condition(status: Json, kind: str, value: str) -> Json | None:
     conditions: list[Json] = status.get("conditions") or []
-    return next((each for each in conditions if each["type"] == kind and each["status"] == value), None)
+    return next((condition for condition in conditions if (condition["type"], condition["status"]) == (kind, value)), None)
 
 
 def conditions_of(job: Json) -> list[Json]:
@@ -226,7 +226,7 @@ def conditions_of(job: Json) -> list[Json]:
 
 def main_containers(status: Json) -> list[Json]:
     """The statuses of a pod without those of sidecars, which an overlay or the cluster may have added."""
-    return [each for each in status.get("containerStatuses") or [] if each.get("name", "main") == "main"]
+    return [container for container in status.get("containerStatuses") or [] if container.get("name", "main") == "main"]
 
 
 def _exit_text(ended: Json) -> str:
@@ -262,11 +262,13 @@ def _doubles(nodes: Sequence[Pod]) -> list[str]:
 
 
 def _coordinator(pods: Sequence[Json], now: datetime) -> list[str]:
-    found = [pod for pod in pods if _role(pod) == "coordinator"]
-    ready = any(_condition(pod.get("status") or {}, "Ready", "True") for pod in found)
-    if not found or ready:
+    coordinators = [pod for pod in pods if _role(pod) == "coordinator"]
+    ready = any(_condition(pod.get("status") or {}, "Ready", "True") for pod in coordinators)
+    if not coordinators or ready:
         return []
-    trouble = next(filter(None, (_hanging(pod, "", now) or _trouble(pod.get("status") or {}) for pod in found)), "is starting")
+    trouble = next(
+        filter(None, (_hanging(pod, "", now) or _trouble(pod.get("status") or {}) for pod in coordinators)), "is starting"
+    )
     return [f"coordinator: {trouble}; the nodes train on, but cannot re-form until it is back"]
 
 

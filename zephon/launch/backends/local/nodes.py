@@ -33,7 +33,7 @@ class NodeProcess:
     handle: int
     started: float
     stopping: bool = False
-    heard: float | None = None
+    last_seen: float | None = None
 
     @property
     def name(self) -> str:
@@ -74,14 +74,14 @@ class Nodes:
         return {node.name: self._server.pids.get(node.handle) for node in self._there.values()}
 
     def stop(self) -> None:
-        """Asks every agent to drain and leave; what has not left in time is killed by ``watch``."""
+        """Asks every agent to drain and leave; ``watch`` kills those that have not left in time."""
         self.stopping = True
         self._kill_at = time.monotonic() + self.spec.elastic.drain_s + _KILL_MARGIN_S
         for node in self._there.values():
             self._leave(node)
 
     def resize(self, target: int) -> None:
-        """Starts what is missing and asks what is too much to leave."""
+        """Starts missing nodes and asks surplus nodes to leave."""
         self.target = target
         for index in range(target):
             if index not in self._there:
@@ -90,7 +90,7 @@ class Nodes:
             self._leave(self._there[index])
 
     def watch(self) -> None:
-        """Replaces what has ended or is frozen, and kills what has not left after a stop."""
+        """Replaces nodes that have ended or are frozen, and kills those that have not left after a stop."""
         self._server.poll()
         for index, node in list(self._there.items()):
             if node.handle not in self._server.exits:
@@ -99,7 +99,7 @@ class Nodes:
             del self._there[index]
             end_session(self._server.pids.get(node.handle, 0))
             self.events.write("node_exited", node=node.name, status=status)
-            # Also one that was asked to leave: the target may have grown again while it was leaving.
+            # Also a node that was asked to leave: the target may have grown again meanwhile.
             if index < self.target and not self.stopping and not self._training.membership.finished:
                 self._replace(node, status)
         self._kill_frozen()
@@ -108,7 +108,7 @@ class Nodes:
                 self._server.kill(node.handle, signal.SIGKILL)
 
     async def end(self) -> None:
-        """Waits a moment for those that leave by themselves; then kills what is left, with all that it started."""
+        """Waits briefly for nodes that leave by themselves; then kills the others, with all that they started."""
         deadline = time.monotonic() + (0.5 if self.stopping else 15.0)
         while self._there and time.monotonic() < deadline:
             self.watch()
@@ -140,7 +140,7 @@ class Nodes:
         self.events.write("node_started", node=self._there[index].name)
 
     def _replace(self, node: NodeProcess, status: int) -> None:
-        # One that was asked to leave (143) or killed is none that cannot run.
+        # A node that was asked to leave (143) or was killed is able to run.
         quick = status >= 0 and status != Exit.LEFT and time.monotonic() - node.started < _QUICK_S
         self._quick = self._quick + 1 if quick else 0
         if status == Exit.REFUSED or self._quick >= _MAX_QUICK:
@@ -155,10 +155,10 @@ class Nodes:
         known = self._training.membership.nodes
         for node in self._there.values():
             if node.name in known:
-                node.heard = time.monotonic()
+                node.last_seen = time.monotonic()
                 continue
-            silent = time.monotonic() - node.heard if node.heard is not None and not node.stopping else 0.0
+            silent = time.monotonic() - node.last_seen if node.last_seen is not None and not node.stopping else 0.0
             if silent > _FROZEN_HEARTBEATS * self.spec.elastic.heartbeat_s:
                 self.events.write("node_frozen", node=node.name)
-                node.heard = None
+                node.last_seen = None
                 self._server.kill(node.handle, signal.SIGKILL)

@@ -26,7 +26,7 @@ _TIMEOUT_S = 10.0
 
 
 def read_state(rundir: RunDir, attempt: int) -> AttemptState | None:
-    """What the supervisor wrote last, corrected when it has died without an end; None when there never was one.
+    """What the supervisor wrote last, corrected where it died without writing its end; None where it never wrote.
 
     From another machine than the supervisor's, the copy in the run directory counts, and the lease says whether it lives.
     """

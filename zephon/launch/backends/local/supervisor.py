@@ -105,7 +105,7 @@ class Supervisor:
         control.close()
         self._server.close()
         hand_in_logs(self.rundir, self.request.attempt)
-        self.lease.release()  # before the end is written: who reads that may start the run again at once
+        self.lease.release()  # before the end is written: its reader may start the run again at once
         self._write(ended_as(finish.status), finish.cause, finish.status)
         self.events.write("supervisor_ended", status=finish.status, cause=finish.cause)
         return finish.status
@@ -136,7 +136,7 @@ class Supervisor:
         return end
 
     def _must_end(self) -> bool:
-        """Whether a stop was asked for. Raises what ended the lease's keeper."""
+        """Whether a stop was asked for. Raises the error that ended ``_keep``."""
         if self._keeping.done():
             self._keeping.result()
         return self.nodes.stopping
@@ -144,7 +144,7 @@ class Supervisor:
     async def _train(self) -> StageEnd:
         """The nodes, from the first one's start to the last one's end."""
         started = time.time()
-        if not self.walk.alone:  # its clocks began to run with the first of the stages
+        if not self.walk.alone:  # waiting times of the first object have run since the first stage
             self.training = Training(self.rundir, self.request.attempt, self.spec, target=self.nodes.target)
         await self.training.start("127.0.0.1", 0)
         deciding = asyncio.ensure_future(self.training.run())
@@ -174,7 +174,7 @@ class Supervisor:
             await asyncio.sleep(RENEW_S)
 
     def stop(self) -> None:
-        """Drains: every agent is asked to leave; what has not left in time is killed."""
+        """Drains: every agent is asked to leave; one that has not left in time is killed."""
         if self.nodes.stopping:
             return
         self.events.write("stop")
@@ -248,7 +248,7 @@ class Supervisor:
         return None
 
     def _write_changes(self) -> None:
-        """Writes when something that others look at has changed."""
+        """Writes the state if it has changed."""
         if self._facts() != self._written:
             self._write()
 
@@ -291,7 +291,7 @@ def main(argv: list[str] | None = None) -> int:
     path = Path(*(sys.argv[1:] if argv is None else argv))
     request = read_request(path)
     if os.fork() > 0:
-        os._exit(0)  # the launcher waits for this one only, and no zombie is left behind
+        os._exit(0)  # the launcher waits for this process only, so no zombie remains
     os.setsid()
     hold_supervisor_lock(path.parent)
     try:
