@@ -221,7 +221,7 @@ def test_a_late_replacement_may_cost_the_whole_job_and_status_says_so_before_and
         until("all pods are stopped", lambda: queue.running(app), holds=lambda pods: not pods)
         late = queue.says(app, "cannot be placed: 0/2 nodes are available")
         assert "after its start timeout (timeout of waitForPodsReady) it stops all nodes" in late
-        assert queue.state(app) == "QUEUED"
+        assert queue.state(app) == "STARTING"
         assert queue.plane.get("Job", app.split(":")[1], queue.namespace)["status"].get("failedIndexes", "") == ""
     after = queue.runs(app, 3)
     assert not set(after.values()) & set(before.values())
