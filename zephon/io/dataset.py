@@ -14,7 +14,7 @@ from zephon.io import builtin
 from zephon.io.formats.base import Format, Shard, detect, format_named, may_be_empty
 from zephon.io.in_memory import InMemoryShard
 from zephon.io.listing import list_files, unusable
-from zephon.io.storage import FileSystem
+from zephon.io.storage import LOCAL, FileSystem
 from zephon.types import Address, ByteAddress, IntArray
 
 
@@ -130,7 +130,8 @@ class Dataset:
     def shard(self, number: int) -> Shard:
         """The shard with this ``number``, as its format sees it."""
         memory = self.memory[number] if self.memory else None
-        return Shard(number, self.shards[number], self.path(number), int(self.sizes[number]), self.listing, self.fs, memory)
+        fs = LOCAL if self.fs is None else self.fs
+        return Shard(number, self.path(number), int(self.sizes[number]), self.listing, fs, memory)
 
     def address(self, shard: int, row: int) -> Address:
         """The name of a ``row`` of the ``shard`` with this number."""

@@ -6,6 +6,7 @@ its first unit lies, so any cut of a shard into ranges gives every document exac
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Hashable
 from typing import NamedTuple, Protocol
@@ -16,37 +17,31 @@ from zephon.io.storage import FileSystem
 from zephon.types import Column, Json
 
 
-class Shard(NamedTuple):
-    """One shard of a dataset, as its format sees it.
+@dataclasses.dataclass(slots=True, eq=False)
+class Shard:
+    """One shard of a dataset, as its format sees it. Not changed by anybody; it is not frozen since one is made for each range
+    that is read, and a chunk may lie in hundreds of small shards: a frozen one takes four times as long to make.
 
     Args:
         number: its index in the dataset, which errors about its documents carry.
-        name: its file's name below the dataset's root.
         path: where it lies on the file system.
         size: in the format's units, as it was listed.
         listing: a token of the dataset's listing: a later one, perhaps of other data, has another token.
-        fs: the file system; None for rows in memory.
+        fs: the file system; that of this machine, which nobody asks, for rows in memory.
         memory: the rows of a shard in memory, else None.
     """
 
     number: int
-    name: str
     path: str
     size: int
     listing: Hashable
-    fs: FileSystem | None
+    fs: FileSystem
     memory: InMemoryShard | None = None
 
     @property
     def key(self) -> tuple[Hashable, int]:
         """Stands for the shard as it was listed: what is decoded of it may be held under this key."""
         return self.listing, self.number
-
-    @property
-    def files(self) -> FileSystem:
-        """The file system of a shard that is a file."""
-        assert self.fs is not None
-        return self.fs
 
 
 class Documents(NamedTuple):

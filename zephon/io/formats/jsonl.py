@@ -55,7 +55,7 @@ def _lines_between(shard: Shard, start: int, stop: int) -> _Lines:
     begin = max(start - 1, 0)  # one byte back: a range that follows a line feed starts with a document of its own
     wanted = min(stop + _TAIL, shard.size)  # this mostly includes the end of the last line
     data: bytes | bytearray
-    data, count = read_scratch(shard.files, shard.path, begin, wanted, shard.key)
+    data, count = read_scratch(shard.fs, shard.path, begin, wanted, shard.key)
     if begin + count < wanted:
         raise DataError(
             f"{shard.path} ends at byte {begin + count}, but the listing said {shard.size} bytes",
@@ -67,7 +67,7 @@ def _lines_between(shard: Shard, start: int, stop: int) -> _Lines:
         return _Lines(start, b"", 0, 0)
     last = data.find(b"\n", stop - 1 - begin, count) + 1
     while not last and begin + count < shard.size:
-        more = read_range(shard.files, shard.path, begin + count, min(begin + 2 * count, shard.size))
+        more = read_range(shard.fs, shard.path, begin + count, min(begin + 2 * count, shard.size))
         if not more:
             break
         last = more.find(b"\n") + 1
@@ -86,13 +86,13 @@ def _lines_from(content: bytes, start: int, stop: int) -> _Lines:
 
 
 def _is_compressed(shard: Shard) -> bool:
-    return shard.name.lower().endswith((".gz", ".zst"))
+    return shard.path.lower().endswith((".gz", ".zst"))
 
 
 def _decompress(shard: Shard) -> bytes:
-    raw = read_range(shard.files, shard.path, 0, shard.size)
+    raw = read_range(shard.fs, shard.path, 0, shard.size)
     try:
-        return gzip.decompress(raw) if shard.name.lower().endswith(".gz") else unzstd(raw)
+        return gzip.decompress(raw) if shard.path.lower().endswith(".gz") else unzstd(raw)
     except (EOFError, OSError, zlib.error, ValueError) as error:
         raise DataError(
             f"{shard.path} cannot be decompressed: {error}",
@@ -157,5 +157,5 @@ def _bad_line(shard: Shard, offset: int, why: str, detail: str = "") -> DataErro
 def _line_number(shard: Shard, offset: int) -> str:
     if offset > 1 << 28 or _is_compressed(shard):
         return ""  # counting lines would read too much for a message
-    before = read_range(shard.files, shard.path, 0, offset)
+    before = read_range(shard.fs, shard.path, 0, offset)
     return f" (line {before.count(bytes([10])) + 1})"

@@ -53,12 +53,12 @@ class Mds:
         try:
             whole: bytes | None = None
             if shard.path.lower().endswith(".zstd"):
-                whole = _whole.get(shard.key, lambda: unzstd(read_range(shard.files, shard.path, 0, shard.size)), len)
+                whole = _whole.get(shard.key, lambda: unzstd(read_range(shard.fs, shard.path, 0, shard.size)), len)
             head = _heads.get(shard.key, lambda: _read_head(shard, whole), lambda head: int(head.offsets.nbytes))
             count = len(head.offsets) - 1
             first, last = (edge * count // shard.size for edge in (start, stop))
             begin, end = int(head.offsets[first]), int(head.offsets[last])
-            data = read_range(shard.files, shard.path, begin, end) if whole is None else whole[begin:end]
+            data = read_range(shard.fs, shard.path, begin, end) if whole is None else whole[begin:end]
             if len(data) < end - begin:
                 raise ValueError(f"it ends {end - begin - len(data)} bytes early")
         except (ValueError, KeyError, IndexError, EOFError, OSError) as error:
@@ -80,7 +80,7 @@ class Mds:
 
 def _read_head(shard: Shard, whole: bytes | None) -> _Head:
     def part(begin: int, end: int) -> bytes:
-        return whole[begin:end] if whole is not None else read_range(shard.files, shard.path, begin, end)
+        return whole[begin:end] if whole is not None else read_range(shard.fs, shard.path, begin, end)
 
     head = part(0, _HEAD)
     count = int.from_bytes(head[:4], "little")

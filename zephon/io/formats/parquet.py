@@ -160,7 +160,7 @@ def _open(shard: Shard) -> Any:
 
     if is_local(shard.fs):
         return parquet.ParquetFile(shard.path, memory_map=True)
-    return parquet.ParquetFile(shard.files.open(shard.path, "rb"))
+    return parquet.ParquetFile(shard.fs.open(shard.path, "rb"))
 
 
 def _arrow() -> ModuleType:

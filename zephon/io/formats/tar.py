@@ -47,7 +47,7 @@ class Tar:
         try:
             whole: bytes | None = None
             if not is_local(shard.fs):
-                whole = _whole.get(shard.key, lambda: read_range(shard.files, shard.path, 0, shard.size), len)
+                whole = _whole.get(shard.key, lambda: read_range(shard.fs, shard.path, 0, shard.size), len)
             samples = _indexes.get(shard.key, lambda: _index(shard, whole), lambda index: 300 * len(index) + 1)
         except (tarfile.TarError, ValueError, OSError) as error:
             raise DataError(
@@ -105,7 +105,7 @@ def _check_end(shard: Shard, whole: bytes | None, end: int) -> None:
 
 
 def _bytes(shard: Shard, begin: int, count: int, whole: bytes | None) -> bytes:
-    return whole[begin : begin + count] if whole is not None else read_range(shard.files, shard.path, begin, begin + count)
+    return whole[begin : begin + count] if whole is not None else read_range(shard.fs, shard.path, begin, begin + count)
 
 
 def _value(kind: str, data: bytes) -> object:

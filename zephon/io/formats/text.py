@@ -14,7 +14,7 @@ class Text:
         """One document, row 0; among the bad ones where it is not UTF-8. Raises DataError for a file shorter than listed."""
         if start > 0:
             return Documents([], None, {"text": []})
-        data = read_range(shard.files, shard.path, 0, shard.size)
+        data = read_range(shard.fs, shard.path, 0, shard.size)
         if len(data) < shard.size:
             raise DataError(
                 f"{shard.path} has {len(data)} bytes, but the listing said {shard.size}",
