@@ -53,7 +53,7 @@ class ChunkOrder:
         """Visit n, counted over all passes."""
         epoch, place = divmod(n, self.count)
         key = epoch if self._reshuffle else 0
-        index = self._order(key)[place] if self._shuffle_chunks else place
+        index = _order(self._seed, key, self.count)[place] if self._shuffle_chunks else place
         order_key = derive(self._seed, "documents", key, index) if self._shuffle_documents else None
         return Chunk(self.index, epoch, index, self.ranges(index), order_key)
 
@@ -71,11 +71,8 @@ class ChunkOrder:
                 ranges.append(ShardRange(shard, start, stop))
         return tuple(ranges)
 
-    def _order(self, key: int) -> KeyedPermutation:
-        return _permutation(derive(self._seed, "chunks", key), self.count)
-
 
 @functools.lru_cache(maxsize=1024)
-def _permutation(key: int, count: int) -> KeyedPermutation:
-    """Held for all datasets together: one costs more to make than to ask."""
-    return KeyedPermutation(key, count)
+def _order(seed: int, key: int, count: int) -> KeyedPermutation:
+    """In which order a pass visits a dataset's chunks. Held for all datasets together: it costs more to make than to ask."""
+    return KeyedPermutation(derive(seed, "chunks", key), count)
