@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed import checkpoint
 
 from tests.ops.recipes import PIPELINES, recipe
 from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
@@ -77,3 +79,40 @@ def test_another_rank_of_another_size_keeps_the_lanes_of_the_run() -> None:
     with pytest.raises(ConfigError):
         reassigned(whole, 3, 0, state, [])
     assert (whole.options.dp_degree, whole.options.dp_group_id) == (1, 0)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled, unavailable or uninitialized:UserWarning")
+def test_ranks_saved_together_at_different_steps_are_refused_on_load(tmp_path: Path) -> None:
+    def after(rank: int, steps: int) -> Pipeline:
+        pipeline = over_ranks(rank)
+        for batch in pipeline if steps else ():
+            if batch.step == steps - 1:
+                break
+        return pipeline
+
+    for number, (steps, torn) in enumerate([((3, 2), True), ((3, 0), True), ((2, 2), False), ((0, 0), False)]):
+        saved = [after(rank, count).state_dict() for rank, count in enumerate(steps)]
+        checkpoint.save({**saved[1], **saved[0]}, checkpoint_id=tmp_path / str(number), no_dist=True)  # one `step` stays of two
+        for rank, again in enumerate(map(over_ranks, range(2))):
+            mine = again.state_dict()
+            checkpoint.load(mine, checkpoint_id=tmp_path / str(number), no_dist=True)
+            if torn and rank == 1:
+                with pytest.raises(StateError, match=rf"lane 1 was saved at step {steps[1]}, the state is of step 3"):
+                    again.load_state_dict(mine)
+            else:
+                again.load_state_dict(mine)
+                assert again.checkpoint()["step"] == steps[0]
+
+
+def over_ranks(rank: int) -> Pipeline:
+    dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"text": f"number {i}"} for i in range(60)])})
+    pipeline = Pipeline(StaticMixtureWorkSource([dataset], exhausted_policy="repeat", chunk_bytes=64))
+    pipeline.options(runner="inline", dp_degree=2, dp_group_id=rank, global_batch_size=4)
+    return pipeline.tokenize(tokenizer_id="bytes", field="text").pack_flat(16, algorithm="wrap").batch(2)
+
+
+def test_a_lanes_value_that_is_damaged_is_refused() -> None:
+    state = over_ranks(0).state_dict()
+    for value in (b"", b"12345678", "text"):
+        with pytest.raises(StateError, match="the value of lane 0 is damaged"):
+            over_ranks(0).load_state_dict({**state, "lane.0": value})

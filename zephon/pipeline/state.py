@@ -24,6 +24,8 @@ from zephon.cursor import (
 from zephon.errors import StateError
 from zephon.pipeline.definition import Definition
 
+_STEP_BYTES = 8
+
 
 class CheckedState(TypedDict):
     """A `SavedState` with the keys and types that it must have.
@@ -117,14 +119,33 @@ def reassigned(
 
 
 def flat(state: CheckedState) -> dict[str, object]:
-    """One key for each lane, for torch.distributed.checkpoint to shard."""
+    """One key for each lane, for torch.distributed.checkpoint to shard.
+
+    It puts together what ranks saved one by one and keeps one ``step`` of all, so that each lane's value says its own.
+    """
     rest: dict[str, object] = {key: value for key, value in state.items() if key != "lanes"}
-    return {**rest, **{f"{LANE_KEY}{lane}": cursor for lane, cursor in state["lanes"].items()}}
+    step = state["step"].to_bytes(_STEP_BYTES, "little")
+    return {**rest, **{f"{LANE_KEY}{lane}": step + cursor for lane, cursor in state["lanes"].items()}}
 
 
 def nested(state: SavedState) -> dict[str, object]:
-    """Back again."""
-    lanes = {int(key.removeprefix(LANE_KEY)): value for key, value in state.items() if key.startswith(LANE_KEY)}
+    """Back again. Raises StateError where lanes are of different steps, or a value is no lane's."""
+    values = {int(key.removeprefix(LANE_KEY)): value for key, value in state.items() if key.startswith(LANE_KEY)}
+    lanes: dict[int, bytes] = {}
+    for lane, value in values.items():
+        if not isinstance(value, bytes) or len(value) <= _STEP_BYTES:
+            raise StateError(
+                f"the value of lane {lane} is damaged: {value!r}",
+                follows="the lane would start somewhere else than it stopped",
+                remedy="restore from the previous checkpoint",
+            )
+        step, lanes[lane] = int.from_bytes(value[:_STEP_BYTES], "little"), value[_STEP_BYTES:]
+        if step != state.get("step", step):
+            raise StateError(
+                f"lane {lane} was saved at step {step}, the state is of step {state['step']}: a torn checkpoint",
+                follows="lanes would be at different steps, and sequences lost or repeated",
+                remedy="use a checkpoint in which all ranks saved the same step",
+            )
     return {**{key: value for key, value in state.items() if not key.startswith(LANE_KEY)}, "lanes": lanes}
 
 
