@@ -259,6 +259,7 @@ def test_the_options_of_a_pipeline_are_these() -> None:
         "auto_validation",
         "on_error",
         "quarantine_budget",
+        "last_step",
     ]
 
 

@@ -86,7 +86,8 @@ def test_a_second_pass_over_ended_data_is_empty_and_does_not_hang() -> None:
     )
     pipeline.batch(2)
     assert len(list(pipeline)) == 5
-    assert list(pipeline) == []
+    with pytest.warns(UserWarning, match="used up"):
+        assert list(pipeline) == []
 
 
 def _in_fork(function: Any) -> None:

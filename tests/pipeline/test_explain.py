@@ -79,6 +79,7 @@ CHANGES: dict[str, Any] = {
     "auto_validation": "warn",
     "on_error": "quarantine",
     "quarantine_budget": 3,
+    "last_step": "same",
 }
 ONE_VALUE = {"deterministic": False, "mapping_strategy": "round_robin"}
 

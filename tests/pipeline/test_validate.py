@@ -132,3 +132,18 @@ def test_a_pipeline_looks_before_its_first_step_when_asked_to() -> None:
         iter(bad.options(auto_validation="warn"))
     iter(bad.options(auto_validation="off"))
     bad.close()
+
+
+def test_strict_before_running_is_what_a_strict_validation_finds() -> None:
+    """A function with another result at each call."""
+    calls = itertools.count()
+
+    def changing(document: dict[str, Any]) -> dict[str, Any]:
+        return {**document, "text": f"call {next(calls)}"}
+
+    source = StaticMixtureWorkSource([Dataset.from_dict("d", {"s": InMemoryShard([{"text": "a"}] * 8)})])
+    pipeline = Pipeline(source).options(runner="inline", global_batch_size=2)
+    pipeline.map_transform(changing, version="1").tokenize(tokenizer_id="bytes", field="text").pack_flat(8).batch(2)
+    assert pipeline.validate(strict=True).codes == ["nondeterministic"]
+    with pytest.raises(DataError, match="nondeterministic"):
+        iter(pipeline.options(auto_validation="strict"))

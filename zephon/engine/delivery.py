@@ -10,6 +10,7 @@ import numpy as np
 
 from zephon.batch import SampleBatch
 from zephon.cursor import RankState
+from zephon.engine.ends import OtherLanes
 from zephon.engine.lane import Lane
 from zephon.engine.rows import RowSlice, gather, zero_weight
 from zephon.io import Dataset
@@ -44,19 +45,29 @@ class Delivery:
     sources: Sequence[Dataset] = ()
     maps: Sequence[Callable[[SampleBatch], SampleBatch | None]] = ()
 
-    def batches(self, lanes: dict[int, Lane], state: RankState) -> Iterator[SampleBatch]:
-        """From a state on, until a lane ends. All sequences of a step are ready before its first batch leaves."""
+    def batches(self, lanes: dict[int, Lane], state: RankState, others: OtherLanes | None = None) -> Iterator[SampleBatch]:
+        """From a state on, until a lane ends. All sequences of a step are ready before its first batch leaves.
+
+        Args:
+            lanes: of this rank.
+            state: of this rank.
+            others: the other ranks' lanes, where this rank is to end with them.
+        """
         plan, per_lane = self.world.microbatches(self.rank, self.microbatch_size), self.world.per_lane
         shares = {share.lane: share for share in self.world.shares(self.rank)}
         step, skip = state.step, state.microbatch
         like: Mapping[str, Column] | None = None
         for lane in lanes.values():
             lane.fill()
+        if others is not None:
+            others.go_to(state, per_lane)
         while True:
             done = plan[:skip]
             if skip == 0 and not all(lane.skip_steps(step, per_lane) for lane in lanes.values()):
                 return
-            if not self._step_ready(lanes, shares, done):
+            if skip == 0 and others is not None and not others.skip_steps(step, per_lane):
+                return
+            if not self._step_ready(lanes, shares, done, others):
                 return
             for index in range(skip, len(plan)):
                 number, first, last = plan[index]
@@ -69,8 +80,14 @@ class Delivery:
                 yield self._mapped(batch) if self.maps else batch
             step, skip = step + 1, 0
 
-    def _step_ready(self, lanes: dict[int, Lane], shares: dict[int, Share], done: Sequence[tuple[int, int, int]]) -> bool:
-        """Whether this rank can deliver the rest of the step."""
+    def _step_ready(
+        self,
+        lanes: dict[int, Lane],
+        shares: dict[int, Share],
+        done: Sequence[tuple[int, int, int]],
+        others: OtherLanes | None,
+    ) -> bool:
+        """Whether this rank can deliver the rest of the step, and with ``others`` whether all ranks can."""
         q = self.world.per_lane
         enough = True
         for number, lane in lanes.items():
@@ -79,7 +96,11 @@ class Delivery:
                 taken = max((last for n, _, last in done if n == number), default=0)
                 taken = q if taken == shares[number].last else taken
             enough = lane.ensure(q - taken) and enough
-        return enough or (not self.drop_last and any(lane.ready for lane in lanes.values()))
+        some = any(lane.ready for lane in lanes.values())
+        if others is not None:
+            their_enough, their_some = others.have_step(q, drop_last=self.drop_last)
+            enough, some = enough and their_enough, some or their_some
+        return enough or (not self.drop_last and some)
 
     def _rows(self, lane: Lane, share: Share, first: int, last: int) -> RowSlice | Block | None:
         """Takes the share's rows out of the lane, skipping what other ranks own of it."""

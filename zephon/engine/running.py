@@ -8,21 +8,23 @@ import time
 from collections.abc import Iterator
 
 from zephon.batch import SampleBatch
-from zephon.cursor import RankState
+from zephon.cursor import Cursor, RankState
 from zephon.engine.chunk_queue import GROUP
 from zephon.engine.delivery import Delivery
+from zephon.engine.ends import OtherLanes
 from zephon.engine.lane import Lane
 from zephon.engine.meters import Meters
 from zephon.engine.program import Program
 from zephon.engine.readahead import ReadAhead
-from zephon.engine.runners.make import make_runner
+from zephon.engine.runners.make import ChunkRunner, make_runner
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """Performance settings of an engine; see `zephon.pipeline.options.Options`. ``chunk_bytes`` is the source's.
 
-    ``ahead`` is how many chunks a lane may be ahead, where a user says so.
+    ``ahead`` is how many chunks a lane may be ahead, where a user says so. ``looks_at_others`` is whether this rank reads the
+    lanes of the others too, to end with them.
     """
 
     runner: str
@@ -31,6 +33,7 @@ class Settings:
     prefetch_bytes: int
     chunk_bytes: int
     ahead: int | None = None
+    looks_at_others: bool = False
 
     def window(self, program: Program, workers: int, lanes: int) -> int:
         """Chunks ahead of each lane: enough to keep all workers busy, few enough to stay within ``prefetch_bytes``."""
@@ -64,8 +67,10 @@ class Running(Iterator[SampleBatch]):
         settings, state = engine.settings, engine.state
         runner = self._runner = make_runner(settings.runner, settings.workers, engine.program)
         try:
-            window = settings.window(engine.program, runner.workers, len(state.lanes))
+            count = engine.delivery.world.lanes if settings.looks_at_others else len(state.lanes)
+            window = settings.window(engine.program, runner.workers, count)
             lanes = {n: Lane(n, engine.program, runner, cursor, window, meters) for n, cursor in state.lanes.items()}
+            others = _other_lanes(engine, runner, window) if settings.looks_at_others else None
             self.lanes = lanes
         except BaseException:
             runner.close()
@@ -73,7 +78,7 @@ class Running(Iterator[SampleBatch]):
         self._ahead: ReadAhead[SampleBatch] | None = None
         if settings.prefetch_batches and settings.runner != "inline" and settings.workers != 0:
             self._ahead = ReadAhead(
-                lambda: engine.delivery.batches(lanes, state),
+                lambda: engine.delivery.batches(lanes, state, others),
                 settings.prefetch_batches,
                 most=settings.prefetch_bytes // 4,
                 size=size_of,
@@ -81,7 +86,7 @@ class Running(Iterator[SampleBatch]):
             )
             self._batches: Iterator[SampleBatch] = self._ahead
         else:
-            self._batches = engine.delivery.batches(lanes, state)
+            self._batches = engine.delivery.batches(lanes, state, others)
 
     def __next__(self) -> SampleBatch:
         begun = time.perf_counter()
@@ -104,6 +109,16 @@ class Running(Iterator[SampleBatch]):
         if self._ahead is not None:
             self._ahead.close()
         self._runner.close()
+
+
+def _other_lanes(engine: Engine, runner: ChunkRunner, window: int) -> OtherLanes:
+    """From the start of the stream, with what was said to be skipped where nothing has been delivered yet."""
+    state = engine.state
+    one, own = next(iter(state.lanes.items()))
+    start = own if state.step == 0 and not state.microbatch else Cursor()
+    lanes = {n: Lane(n, engine.program, runner, start, window) for n in range(engine.delivery.world.lanes)}
+    again = lanes[one]
+    return OtherLanes({n: lane for n, lane in lanes.items() if n not in state.lanes}, (one, again))
 
 
 def size_of(batch: SampleBatch) -> int:

@@ -14,7 +14,7 @@ from zephon.batch import SampleBatch
 from zephon.ops.functions import identity_of
 from zephon.ops.op import Op
 from zephon.pipeline.definition import Batching, BatchMap, Definition
-from zephon.pipeline.options import AutoValidation, IoOptions, MappingStrategy
+from zephon.pipeline.options import AutoValidation, IoOptions, LastStep, MappingStrategy
 from zephon.spec.fields import LanesAllow, OnError, RunnerName, named_options
 from zephon.work import WorkSource
 
@@ -65,6 +65,7 @@ class Chain:
         auto_validation: AutoValidation | Unchanged = UNCHANGED,
         on_error: OnError | Mapping[str, OnError] | Unchanged = UNCHANGED,
         quarantine_budget: int | Unchanged = UNCHANGED,
+        last_step: LastStep | Unchanged = UNCHANGED,
     ) -> Self:
         """Changes the options that are named; the others stay as they were.
 
@@ -92,6 +93,9 @@ class Chain:
             auto_validation: "strict" or "warn" look at a sample before the first step; "off" (the default) does not.
             on_error: "raise" (the default) or "quarantine", for all datasets or by dataset name.
             quarantine_budget: documents that a lane may quarantine before the run ends (100).
+            last_step: where finite data ends on several ranks. "same": at one step on all of them, since each reads the lanes
+                of the others as well and counts. "own": where this rank's lanes end; for loops whose ranks tell each other.
+                "auto" (the default) is "same" up to 256 MiB of data, and above it "own", with a warning.
         """
         changes = {name: value for name, value in locals().items() if name != "self" and value is not UNCHANGED}
         self._definition = self._definition.with_options(changes)

@@ -37,6 +37,7 @@ from zephon.types import Counts, Json
 from zephon.work import WorkSource
 from zephon.world import World
 
+LOOKED_AT = 256 << 20  # bytes of source that each rank reads of the other ranks' lanes without being told to
 FLUSH_EVERY = 8  # chunks, where an op reorders and nothing else was asked for
 
 
@@ -297,6 +298,22 @@ class Definition:
             maps=[batch_map.fn for batch_map in self.batch_maps],
         )
 
+    @functools.cached_property
+    def finite_bytes(self) -> int | None:
+        """Bytes of source that all ranks together read until the source ends; None where it never does."""
+        plan = self.source.plan(self.world.lanes, self.counts)
+        if plan.total is None:
+            return None
+        return -(-plan.total // max(1, plan.first_pass)) * sum(dataset.size for dataset in self.source.datasets)
+
+    @property
+    def looks_at_others(self) -> bool:
+        """Whether this rank reads the other ranks' lanes too, so that all of them end at the same step."""
+        wanted = self.options.last_step
+        if self.options.dp_degree == 1 or wanted == "own" or self.finite_bytes is None:
+            return False
+        return wanted == "same" or self.finite_bytes <= LOOKED_AT
+
     def settings(self) -> Settings:
         """The performance settings of an engine."""
         options = self.options
@@ -307,6 +324,7 @@ class Definition:
             prefetch_bytes=options.prefetch_bytes,
             ahead=self.prefetch_chunks,
             chunk_bytes=self.chunk_bytes,
+            looks_at_others=self.looks_at_others,
         )
 
     def engine(self, state: RankState) -> Engine:

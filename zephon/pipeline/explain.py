@@ -167,6 +167,9 @@ def _unused_options(definition: Definition) -> Iterator[tuple[str, str]]:
         if getattr(options, name) != getattr(DEFAULTS, name):
             why = "dp_degree and dp_group_id alone decide which data a process gets; its other peers read the same"
             yield f"options({name}={getattr(options, name)})", why
+    if options.last_step != DEFAULTS.last_step and (options.dp_degree == 1 or definition.finite_bytes is None):
+        why = "there are no other ranks" if options.dp_degree == 1 else "the source never ends"
+        yield f"options(last_step={options.last_step!r})", why
     if options.run_id is not None:
         yield f"options(run_id={options.run_id!r})", "a state is recognized by its fingerprint, not by a name"
     if options.flush_every_k_chunks and not definition.flush_every:

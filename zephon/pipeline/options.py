@@ -22,6 +22,7 @@ from zephon.spec.fields import (
 
 AutoValidation = Literal["strict", "warn", "off"]
 MappingStrategy = Literal["contiguous"]
+LastStep = Literal["auto", "same", "own"]
 IoOptions = Mapping[str, Mapping[str, bool | int | str | None]]
 
 
@@ -49,6 +50,7 @@ class Options:
     auto_validation: AutoValidation = "off"
     on_error: OnError | Mapping[str, OnError] = "raise"
     quarantine_budget: NotNegative = 100
+    last_step: LastStep = "auto"
 
     def __post_init__(self) -> None:
         check(self, "options")

@@ -9,6 +9,7 @@ state = pipeline.checkpoint()              # after the last batch received, what
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Self
 
@@ -23,7 +24,7 @@ from zephon.pipeline.document_ops import DocumentOps
 from zephon.pipeline.explain import explain
 from zephon.pipeline.lane_ops import LaneOps
 from zephon.pipeline.state import flat, initial, nested, reassigned, restored, saved
-from zephon.pipeline.validate import Validation, before_running, validate
+from zephon.pipeline.validate import Validation, before_running, validate, warn_of_unequal_ends
 from zephon.spec.fields import named_options
 from zephon.types import Counts, DropSummary, Json
 from zephon.work import WorkSource
@@ -45,6 +46,8 @@ class Pipeline(DocumentOps, LaneOps):
         self._state: RankState | None = None
         self._meters = Meters(tuple(self._definition.names))
         self._iterator: _Iterator | None = None
+        self._used_up: RankState | None = None  # where the data ended
+        self._said_used_up = False
 
     # ---- what it is
 
@@ -93,11 +96,25 @@ class Pipeline(DocumentOps, LaneOps):
     # ---- running
 
     def __iter__(self) -> Iterator[SampleBatch]:
-        """Batches from the current state on. One iterator at a time: a new one ends the one before."""
+        """Batches from the current state on. One iterator at a time: a new one ends the one before.
+
+        A stream that has ended gives nothing more, and says so once.
+        """
         self.close()
+        if self._used_up is not None and self._used_up is self._state and not self._said_used_up:
+            self._said_used_up = True
+            warnings.warn(
+                f"this pipeline is used up: its data ended before step {self._state.step}, and nothing more comes. For another "
+                "pass build it again, or give its source stop_after_passes= or exhausted_policy='repeat'; what is in no batch "
+                "is named by dropped_at_end()",
+                stacklevel=2,
+            )
         if self._current().step == 0:
             before_running(self._definition, self._definition.options.auto_validation)
-        self._iterator = _Iterator(self._engine(), self._meters, self._received, isolated=self._definition.options.isolated)
+            warn_of_unequal_ends(self._definition)
+        self._iterator = _Iterator(
+            self._engine(), self._meters, self._received, self._ended, isolated=self._definition.options.isolated
+        )
         return self._iterator
 
     def steps(self) -> Iterator[Iterator[SampleBatch]]:
@@ -162,6 +179,9 @@ class Pipeline(DocumentOps, LaneOps):
 
         Args:
             state: what `state_dict` gave, possibly with more lanes than this rank owns.
+
+        Raises:
+            StateError: as of `restore`; also where ranks saved together were at different steps.
         """
         self._go_on(restored(self._definition, nested(state)))
 
@@ -224,6 +244,9 @@ class Pipeline(DocumentOps, LaneOps):
     def _received(self, state: RankState) -> None:
         self._state = state
 
+    def _ended(self) -> None:
+        self._used_up = self._current()
+
     def _go_on(self, start: tuple[Definition, RankState]) -> Self:
         self.close()
         self._definition, self._state = start
@@ -236,13 +259,25 @@ class Pipeline(DocumentOps, LaneOps):
 class _Iterator(Iterator[SampleBatch]):
     """The iterator of a pipeline: reports the state of each batch that it hands over."""
 
-    def __init__(self, engine: Engine, meters: Meters, received: Callable[[RankState], None], *, isolated: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        meters: Meters,
+        received: Callable[[RankState], None],
+        ended: Callable[[], None],
+        *,
+        isolated: bool,
+    ) -> None:
         meters.began = time.perf_counter()
-        self._received = received
+        self._received, self._ended = received, ended
         self.running = Isolated(engine, meters) if isolated else Running(engine, meters)
 
     def __next__(self) -> SampleBatch:
-        batch = next(self.running)
+        try:
+            batch = next(self.running)
+        except StopIteration:
+            self._ended()
+            raise
         self._received(batch.state)
         return batch
 

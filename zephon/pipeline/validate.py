@@ -99,15 +99,15 @@ def before_running(definition: Definition, mode: AutoValidation) -> None:
     """What ``options(auto_validation=...)`` asks for, before the first batch of a new stream.
 
     Args:
-        mode: "strict" ends with the errors that `validate` finds, "warn" turns all that it finds into Python warnings, "off"
-            looks at nothing: a bad document is then reported when it is read, also with its address.
+        mode: "strict" ends with the errors that `validate(strict=True)` finds, "warn" turns all that `validate` finds into
+            Python warnings, "off" looks at nothing: a bad document is then reported when it is read, also with its address.
 
     Raises:
         DataError: in strict mode, naming every error.
     """
     if mode == "off":
         return
-    report = validate(definition)
+    report = validate(definition, strict=mode == "strict")
     if mode == "warn":
         for issue in report.issues:
             warnings.warn(str(issue), stacklevel=3)
@@ -118,6 +118,18 @@ def before_running(definition: Definition, mode: AutoValidation) -> None:
             "the pipeline would fail on a sample of its data:\n" + "\n".join(errors),
             follows="the run would end in the middle",
             remedy="repair what is named, quarantine such documents with on_error, or look first with auto_validation='warn'",
+        )
+
+
+def warn_of_unequal_ends(definition: Definition) -> None:
+    """Says that ranks may end at different steps, where they would have to read too much to end together."""
+    options = definition.options
+    if options.dp_degree > 1 and options.last_step == "auto" and definition.finite_bytes and not definition.looks_at_others:
+        warnings.warn(
+            f"the data ends, and {options.dp_degree} ranks may end at different steps: for one last step each would "
+            f"read all {definition.finite_bytes:,} bytes. Let ranks tell each other when one has no next batch, or stop at a "
+            "step of your own, and say options(last_step='own'); or let each read all with options(last_step='same')",
+            stacklevel=4,
         )
 
 

@@ -128,6 +128,7 @@ def _options(pipeline: zephon.Pipeline, spec: RunSpec, dp_rank: int, dp_size: in
         canonical_replicas=spec.lanes.count,
         global_batch_size=spec.global_batch_size,
         lanes_allow=spec.lanes.allow,
+        last_step="own",  # ranks tell each other in the exchange before each step
     )
 
 
