@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
+import dataclasses
 import gc
 import gzip
 import http.server
+import io
 import itertools
 import os
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from fsspec.implementations.dirfs import DirFileSystem
 
 from zephon.errors import ConfigError, DataError, NotFound
 from zephon.io import Dataset, InMemoryShard, read
@@ -101,6 +106,70 @@ def test_a_file_that_shrank_since_it_was_listed_is_an_error(tmp_path: Path) -> N
         texts_of(dataset)
 
 
+MORE_WRITERS: dict[str, Callable[[Path], bytes]] = {
+    **WRITERS,
+    "txt": lambda _: b"one document",
+    "tar": lambda made: tar_of(made, b"one document"),
+    "mds": lambda _: (Path(__file__).parent / "mds" / "shard.00000.mds").read_bytes(),
+}
+
+
+def tar_of(path: Path, text: bytes) -> bytes:
+    with tarfile.open(path, "w") as tar:
+        info = tarfile.TarInfo("0.txt")
+        info.size = len(text)
+        tar.addfile(info, io.BytesIO(text))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("suffix", list(MORE_WRITERS))
+def test_a_shard_that_grew_since_it_was_listed_is_an_error(tmp_path: Path, suffix: str, far: bool) -> None:
+    if far and suffix in ("jsonl", "mds"):
+        pytest.skip("read in pieces from afar: what is asked for is there")
+    whole = MORE_WRITERS[suffix](tmp_path / "made")
+    dataset = write(tmp_path / f"a.{suffix}", whole)
+    if far:
+        dataset = dataclasses.replace(dataset, fs=DirFileSystem(str(tmp_path)), root="")
+    (tmp_path / f"a.{suffix}").write_bytes(whole + whole)
+    with pytest.raises(DataError, match=f"but the listing said {len(whole)} bytes"):
+        texts_of(dataset)
+
+
+@pytest.mark.parametrize("suffix", list(MORE_WRITERS))
+def test_a_shard_that_became_a_pipe_is_an_error_in_every_format_and_not_waited_for(tmp_path: Path, suffix: str) -> None:
+    dataset = write(tmp_path / f"a.{suffix}", MORE_WRITERS[suffix](tmp_path / "made"))
+    (tmp_path / f"a.{suffix}").unlink()
+    os.mkfifo(tmp_path / f"a.{suffix}")
+    with pytest.raises((DataError, OSError), match=r"listing said|seek"):
+        texts_of(dataset)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (gzip.compress(LINES), "gzip"),
+        (zstandard.compress(LINES), "Zstandard"),
+        (bz2.compress(LINES), "bzip2"),
+        (LINES.decode().encode("utf-16"), "UTF-16"),
+        (LINES.decode().encode("utf-16-le"), "UTF-16"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "Git LFS"),
+    ],
+    ids=["gzip", "zstandard", "bzip2", "utf-16", "utf-16 without a mark", "git lfs"],
+)
+def test_what_is_no_text_by_its_first_bytes_is_no_shard_of_a_few_bad_lines(tmp_path: Path, data: bytes, words: str) -> None:
+    dataset = write(tmp_path / "a.jsonl", data)
+    for start, stop in ((0, len(data)), (0, len(data) // 2)):
+        with pytest.raises(DataError, match=f"is no JSON Lines.*{words}"):
+            read(dataset, Chunk(0, 0, 0, (ShardRange(0, start, stop),)), bad=[])
+
+
+def test_a_pointer_of_git_lfs_is_a_bad_document_and_never_trained(tmp_path: Path) -> None:
+    dataset = write(tmp_path / "a.txt", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(DataError, match="pointer of Git LFS"):
+        texts_of(dataset)
+
+
 @pytest.mark.parametrize("suffix", list(WRITERS))
 def test_a_shard_that_went_since_it_was_listed_is_an_error_with_a_remedy(tmp_path: Path, suffix: str) -> None:
     dataset = write(tmp_path / f"a.{suffix}", WRITERS[suffix](tmp_path / "made"))
@@ -125,7 +194,7 @@ def test_a_descriptor_that_went_stale_is_opened_anew(tmp_path: Path) -> None:
     assert texts_of(dataset) == TEXTS
     key = dataset.shard(0).key
     folder = os.open(tmp_path, os.O_RDONLY)
-    os.dup2(folder, _own.files.get(key, "it is open"))  # reading a folder is an error, as reading a stale file is
+    os.dup2(folder, _own.files.get(key, "it is open", len(LINES)))  # reading a folder is an error, as reading a stale file is
     os.close(folder)
     assert texts_of(dataset, cuts=3) == TEXTS
 
@@ -167,7 +236,7 @@ def test_data_that_is_not_there_or_unclear_is_refused_with_a_remedy(tmp_path: Pa
     with pytest.raises(FileNotFoundError, match="to do:"):
         Dataset.from_path("d", str(tmp_path / "missing"))
     (tmp_path / "b").mkdir()
-    with pytest.raises(NotFound, match="no file of data"):
+    with pytest.raises(NotFound, match="no data file"):
         Dataset.from_path("d", str(tmp_path / "b"))
     write(tmp_path / "b" / "a.jsonl", LINES)
     write(tmp_path / "b" / "a.parquet", parquet(tmp_path / "made"))

@@ -40,6 +40,25 @@ def test_a_link_to_a_folder_that_it_lies_in_is_not_walked_for_ever(tmp_path: Pat
     assert len(found) < 20
 
 
+def test_what_exists_under_a_name_with_the_marks_of_a_glob_is_that_thing(tmp_path: Path) -> None:
+    write(tmp_path, "run[1]/a[1].jsonl", "run[1]/b.jsonl", "run1/other.jsonl", "really?/c.jsonl", "reallyx/other.jsonl")
+    assert list_files(str(tmp_path / "run[1]")).names == ["a[1].jsonl", "b.jsonl"]
+    assert list_files(str(tmp_path / "run[1]" / "a[1].jsonl")).names == ["a[1].jsonl"]
+    assert list_files(str(tmp_path / "really?")).names == ["c.jsonl"]
+    assert [name.rpartition("/")[2] for name in list_files(str(tmp_path / "run[1]" / "b*")).names] == ["b.jsonl"]
+    assert [name.rpartition("/")[2] for name in list_files(str(tmp_path / "run?" / "*")).names] == ["other.jsonl"]
+
+
+@pytest.mark.parametrize("path", ["", " "])
+def test_an_empty_path_is_refused_and_is_not_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    write(tmp_path, "a.jsonl")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="dataset 'd': the path is empty"):
+        Dataset.from_path("d", path)
+
+
 def test_a_glob_finds_files_that_are_linked(tmp_path: Path) -> None:
     write(tmp_path, "far/f.jsonl", "data/a.jsonl")
     (tmp_path / "data" / "b.jsonl").symlink_to(tmp_path / "far" / "f.jsonl")

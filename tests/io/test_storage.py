@@ -52,13 +52,13 @@ def test_a_range_is_read_up_to_the_files_end(file: str, local: bool) -> None:
         fs.pipe_file(path, bytes(range(100)))  # type: ignore[attr-defined]
     assert read_range(fs, path, 10, 13) == bytes([10, 11, 12])
     assert read_range(fs, path, 98, 200) == bytes([98, 99])
-    memory, count = read_scratch(fs, path, 98, 200, ("listing", 0))
+    memory, count = read_scratch(fs, path, 98, 200, ("listing", 0), 100)
     assert bytes(memory[:count]) == bytes([98, 99])
 
 
 def test_scratch_memory_is_written_over_by_the_next_call(file: str) -> None:
-    first, count = read_scratch(LOCAL, file, 0, 4, ("listing", 1))
+    first, count = read_scratch(LOCAL, file, 0, 4, ("listing", 1), 100)
     assert bytes(first[:count]) == bytes([0, 1, 2, 3])
-    second, _ = read_scratch(LOCAL, file, 50, 54, ("listing", 1))
+    second, _ = read_scratch(LOCAL, file, 50, 54, ("listing", 1), 100)
     assert second is first
     assert bytes(first[:4]) == bytes([50, 51, 52, 53])

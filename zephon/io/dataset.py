@@ -52,9 +52,15 @@ class Dataset:
 
         Raises:
             NotFound: nothing is there.
-            ConfigError: unsupported format, unknown scheme, several formats, no shard with any content, or a shard of no
-                bytes in a format whose shards always have some.
+            ConfigError: an empty path, unsupported format, unknown scheme, several formats, no shard with any content, or a
+                shard of no bytes in a format whose shards always have some.
         """
+        if not path.strip():
+            raise ConfigError(
+                f"dataset {name!r}: the path is empty",
+                follows="whatever lies in the current directory would be trained on",
+                remedy='name a file, a folder, a glob or a URL; the current directory is "."',
+            )
         if path.startswith("stdlib://"):
             return _built_in(name, path)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import itertools
 import os
 import stat
@@ -49,7 +50,7 @@ def list_files(url: str) -> Listing:
 
 
 def _list(fs: FileSystem, path: str, url: str) -> Listing:
-    if is_local(fs) and os.path.isdir(path) and not any(mark in path for mark in "*?["):
+    if is_local(fs) and os.path.isdir(path):
         return Listing(fs, path, *_walk(path))
     root, by_path = _listed(fs, path, url)
     root = root or ("/" if is_local(fs) else "")
@@ -60,7 +61,8 @@ def _list(fs: FileSystem, path: str, url: str) -> Listing:
 
 def _listed(fs: FileSystem, path: str, url: str) -> tuple[str, dict[str, int]]:
     """The root and the sizes of all files by full path, as fsspec gives them."""
-    if any(mark in path for mark in "*?["):
+    if _has_marks(path) and not fs.exists(path):  # what exists under this very name is that thing
+        path = _with_folders_named(path) if is_local(fs) else path
         root = path[: min(path.find(mark) for mark in "*?[" if mark in path)].rpartition("/")[0]
         return root, {str(p): int(i["size"]) for p, i in fs.glob(path, detail=True).items() if _is_file(str(p), i)}
     if not fs.exists(path):
@@ -68,6 +70,21 @@ def _listed(fs: FileSystem, path: str, url: str) -> tuple[str, dict[str, int]]:
     if fs.isdir(path):
         return path, {str(p): int(i["size"]) for p, i in fs.find(path, detail=True).items() if i["type"] == "file"}
     return path.rpartition("/")[0], {path: int(fs.size(path))}
+
+
+def _has_marks(path: str) -> bool:
+    return any(mark in path for mark in "*?[")
+
+
+def _with_folders_named(pattern: str) -> str:
+    """A glob whose first folders, as far as they exist under their very names, stand for themselves."""
+    folder, rest = "", pattern
+    while "/" in rest:
+        name, _, after = rest.partition("/")
+        if not os.path.isdir(f"{folder}{name}/"):
+            break
+        folder, rest = f"{folder}{name}/", after
+    return glob.escape(folder) + rest
 
 
 def _is_file(path: str, info: Json) -> bool:

@@ -6,12 +6,13 @@ import collections
 import functools
 import os
 import resource
+import stat
 import threading
 from collections.abc import Callable, Hashable
 from typing import IO, Protocol
 from urllib.parse import urlsplit
 
-from zephon.errors import ConfigError
+from zephon.errors import ConfigError, DataError
 from zephon.types import Json
 
 _MOST = 16 << 20  # bytes of scratch memory that a thread keeps
@@ -112,6 +113,15 @@ def is_local(fs: FileSystem | None) -> bool:
     return isinstance(fs, Local)
 
 
+def other_size(path: str, found: str, listed: int) -> DataError:
+    """The error that a file is not as long as the listing said."""
+    return DataError(
+        f"{path} {found}, but the listing said {listed} bytes",
+        follows="documents would be dropped or cut silently",
+        remedy="restore the file, or start a new run on the data as it is now",
+    )
+
+
 def read_range(fs: FileSystem, path: str, start: int, stop: int) -> bytes:
     """Bytes [start, stop) of a file; shorter at its end."""
     if not is_local(fs):
@@ -134,12 +144,21 @@ class _Files:
     def __init__(self) -> None:
         self._open: collections.OrderedDict[Hashable, int] = collections.OrderedDict()
 
-    def get(self, key: Hashable, path: str) -> int:
-        """The descriptor of a file; ``key`` also says which listing it is from, as a path may stand for other data later."""
+    def get(self, key: Hashable, path: str, size: int) -> int:
+        """The descriptor of a file; ``key`` also says which listing it is from, as a path may stand for other data later.
+
+        Raises:
+            DataError: a file that is opened now is not of this ``size``.
+        """
         if key in self._open:
             self._open.move_to_end(key)
         else:
-            self._open[key] = os.open(path, _READ)
+            descriptor = os.open(path, _READ)
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode) and status.st_size != size:
+                os.close(descriptor)
+                raise other_size(path, f"has {status.st_size} bytes", size)
+            self._open[key] = descriptor
             while len(self._open) > _share():
                 os.close(self._open.popitem(last=False)[1])
         return self._open[key]
@@ -177,11 +196,12 @@ class _Own(threading.local):
 _own = _Own()
 
 
-def read_scratch(fs: FileSystem, path: str, start: int, stop: int, key: Hashable) -> tuple[bytes | bytearray, int]:
+def read_scratch(fs: FileSystem, path: str, start: int, stop: int, key: Hashable, size: int) -> tuple[bytes | bytearray, int]:
     """As `read_range`, but (memory, length): the memory may be longer, and this thread's next call writes over it.
 
     Args:
         key: stands for the file as it was listed.
+        size: of the file as it was listed.
     """
     if not is_local(fs):
         data = read_range(fs, path, start, stop)
@@ -189,10 +209,10 @@ def read_scratch(fs: FileSystem, path: str, start: int, stop: int, key: Hashable
     memory = _own.memory(stop - start)
     view = memoryview(memory)[: stop - start]
     try:
-        return memory, _fill(view, _own.files.get(key, path), start)
+        return memory, _fill(view, _own.files.get(key, path, size), start)
     except OSError:  # kept open too long: a network file system may have let go of it
         _own.files.forget(key)
-        return memory, _fill(view, _own.files.get(key, path), start)
+        return memory, _fill(view, _own.files.get(key, path, size), start)
 
 
 def _fill(view: memoryview, descriptor: int, start: int) -> int:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 from collections.abc import Hashable
 from typing import NamedTuple, Protocol
 
 from zephon.errors import ConfigError, DataError, ErrorAddress, address_error, nearest
 from zephon.io.in_memory import InMemoryShard
-from zephon.io.storage import FileSystem
+from zephon.io.storage import FileSystem, is_local, other_size, read_range
 from zephon.types import Column, Json
 
 
@@ -66,6 +67,42 @@ def bad_document(
     error = DataError(what, follows=follows, remedy=f"{remedy}, {out}")
     address_error(error, ErrorAddress(shard.number, row, kind=kind))
     return error
+
+
+def check_size(shard: Shard) -> None:
+    """Raises DataError where a local file is not as long as it was listed: it has grown, was cut or replaced, or is no file."""
+    if is_local(shard.fs):
+        size = os.stat(shard.path).st_size
+        if size != shard.size:
+            raise other_size(shard.path, f"has {size} bytes", shard.size)
+
+
+def read_whole(shard: Shard) -> bytes:
+    """All bytes of a file. Raises DataError where they are not as many as were listed."""
+    data = read_range(shard.fs, shard.path, 0, shard.size + 1)  # one more, to see that it has not grown
+    if len(data) != shard.size:
+        raise other_size(shard.path, f"has {len(data)} bytes" if len(data) < shard.size else "has grown", shard.size)
+    return data
+
+
+_STARTS = {
+    b"\x1f\x8b": "compressed with gzip",
+    b"\x28\xb5\x2f\xfd": "compressed with Zstandard",
+    b"\xfd7zXZ": "compressed with xz",
+    b"PK\x03\x04": "a zip archive",
+    b"PAR1": "Parquet",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"version https://git-lfs.github.com/spec/": "a pointer of Git LFS to data that was not fetched",
+}
+
+
+def not_text(head: bytes) -> str | None:
+    """What a file that begins like this is, where that is something else than text."""
+    known = next((kind for start, kind in _STARTS.items() if head.startswith(start)), None)
+    if known is None and head[4:10] == b"1AY&SY":
+        return "compressed with bzip2"
+    return "UTF-16" if known is None and b"\0" in head[:2] else known
 
 
 class Format(Protocol):

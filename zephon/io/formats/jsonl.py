@@ -14,8 +14,8 @@ from typing import NamedTuple
 from zephon.errors import DataError
 from zephon.fastjson import loads
 from zephon.io.decoded import Held, unzstd
-from zephon.io.formats.base import Documents, Shard, bad_document
-from zephon.io.storage import read_range, read_scratch
+from zephon.io.formats.base import Documents, Shard, bad_document, not_text, read_whole
+from zephon.io.storage import other_size, read_range, read_scratch
 from zephon.types import Json
 
 _TAIL = 1 << 14
@@ -55,13 +55,9 @@ def _lines_between(shard: Shard, start: int, stop: int) -> _Lines:
     begin = max(start - 1, 0)  # one byte back: a range that follows a line feed starts with a document of its own
     wanted = min(stop + _TAIL, shard.size)  # this mostly includes the end of the last line
     data: bytes | bytearray
-    data, count = read_scratch(shard.fs, shard.path, begin, wanted, shard.key)
+    data, count = read_scratch(shard.fs, shard.path, begin, wanted, shard.key, shard.size)
     if begin + count < wanted:
-        raise DataError(
-            f"{shard.path} ends at byte {begin + count}, but the listing said {shard.size} bytes",
-            follows="documents would be dropped silently",
-            remedy="restore the shard, or start a new run on the data as it is now",
-        )
+        raise other_size(shard.path, f"ends at byte {begin + count}", shard.size)
     first = data.find(b"\n", 0, count) + 1 if start > 0 else 0
     if start > 0 and (first == 0 or begin + first >= stop):
         return _Lines(start, b"", 0, 0)
@@ -90,7 +86,7 @@ def _is_compressed(shard: Shard) -> bool:
 
 
 def _decompress(shard: Shard) -> bytes:
-    raw = read_range(shard.fs, shard.path, 0, shard.size)
+    raw = read_whole(shard)
     try:
         return gzip.decompress(raw) if shard.path.lower().endswith(".gz") else unzstd(raw)
     except (EOFError, OSError, zlib.error, ValueError) as error:
@@ -123,7 +119,12 @@ def _parse(shard: Shard, lines: _Lines) -> Documents:
 
 
 def _one_by_one(shard: Shard, offset: int, lines: Sequence[bytes]) -> Documents:
-    """For lines of which some are bad or blank: the good documents, and an error for each bad one."""
+    """For lines of which some are bad or blank: the good documents, and an error for each bad one.
+
+    Raises:
+        DataError: the shard is no text at all.
+    """
+    _check_is_text(shard, lines[0] if offset == 0 and lines else b"")
     rows: list[int] = []
     records: list[Json] = []
     bad: list[DataError] = []
@@ -142,6 +143,18 @@ def _one_by_one(shard: Shard, offset: int, lines: Sequence[bytes]) -> Documents:
             why = f"holds a JSON {type(record).__name__} where an object is needed"
             bad.append(_bad_line(shard, begin, why))
     return Documents(rows, records, {}, tuple(bad))
+
+
+def _check_is_text(shard: Shard, first: bytes) -> None:
+    """Asked only where a line is bad, as whatever is no text has bad lines. ``first``: the shard's first line, if at hand."""
+    head = first if first or _is_compressed(shard) else read_range(shard.fs, shard.path, 0, 64)
+    what = not_text(head)
+    if what is not None:
+        raise DataError(
+            f"{shard.path} is no JSON Lines: it begins as what is {what}",
+            follows="its documents would be dropped as a few bad lines",
+            remedy="fetch or convert the file, or give it the suffix of what it is",
+        )
 
 
 def _bad_line(shard: Shard, offset: int, why: str, detail: str = "") -> DataError:

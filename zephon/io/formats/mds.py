@@ -16,7 +16,7 @@ import numpy as np
 
 from zephon.errors import DataError
 from zephon.io.decoded import Held, unzstd
-from zephon.io.formats.base import Documents, Shard, bad_document
+from zephon.io.formats.base import Documents, Shard, bad_document, check_size, read_whole
 from zephon.io.storage import read_range
 from zephon.types import Array, IntArray, Json
 
@@ -50,10 +50,13 @@ class Mds:
         Raises:
             DataError: the shard is damaged or cut short, or holds pickled objects.
         """
+        compressed = shard.path.lower().endswith(".zstd")
+        if not compressed:
+            check_size(shard)
         try:
             whole: bytes | None = None
-            if shard.path.lower().endswith(".zstd"):
-                whole = _whole.get(shard.key, lambda: unzstd(read_range(shard.fs, shard.path, 0, shard.size)), len)
+            if compressed:
+                whole = _whole.get(shard.key, lambda: unzstd(read_whole(shard)), len)
             head = _heads.get(shard.key, lambda: _read_head(shard, whole), lambda head: int(head.offsets.nbytes))
             count = len(head.offsets) - 1
             first, last = (edge * count // shard.size for edge in (start, stop))
@@ -61,6 +64,8 @@ class Mds:
             data = read_range(shard.fs, shard.path, begin, end) if whole is None else whole[begin:end]
             if len(data) < end - begin:
                 raise ValueError(f"it ends {end - begin - len(data)} bytes early")
+        except DataError:
+            raise
         except (ValueError, KeyError, IndexError, EOFError, OSError) as error:
             raise DataError(
                 f"{shard.path} cannot be read as MDS: {error}",

@@ -8,6 +8,7 @@ missing, the column is a list, and who wants numbers says which document has non
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
@@ -16,8 +17,8 @@ import numpy as np
 
 from zephon.errors import ConfigError, DataError
 from zephon.io.decoded import Held
-from zephon.io.formats.base import Documents, Shard, bad_document
-from zephon.io.storage import is_local
+from zephon.io.formats.base import Documents, Shard, bad_document, check_size
+from zephon.io.storage import is_local, other_size
 from zephon.types import Column, Ragged
 
 FILES = 32  # kept open, each with a descriptor: a dataset may have more shards than a process may have descriptors
@@ -159,8 +160,14 @@ def _open(shard: Shard) -> Any:
     from pyarrow import parquet
 
     if is_local(shard.fs):
+        check_size(shard)  # also, to open a pipe would wait for ever
         return parquet.ParquetFile(shard.path, memory_map=True)
-    return parquet.ParquetFile(shard.fs.open(shard.path, "rb"))
+    file = shard.fs.open(shard.path, "rb")
+    size = file.seek(0, os.SEEK_END)
+    if size != shard.size:
+        file.close()
+        raise other_size(shard.path, f"has {size} bytes", shard.size)
+    return parquet.ParquetFile(file)
 
 
 def _arrow() -> ModuleType:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from zephon.errors import DataError
 from zephon.fastjson import loads
 from zephon.io.decoded import Held
-from zephon.io.formats.base import Documents, Shard, bad_document
+from zephon.io.formats.base import Documents, Shard, bad_document, check_size, read_whole
 from zephon.io.storage import is_local, read_range
 
 _STEP = 1 << 20  # bytes looked at in one go after the last member
@@ -47,8 +47,10 @@ class Tar:
         try:
             whole: bytes | None = None
             if not is_local(shard.fs):
-                whole = _whole.get(shard.key, lambda: read_range(shard.fs, shard.path, 0, shard.size), len)
+                whole = _whole.get(shard.key, lambda: read_whole(shard), len)
             samples = _indexes.get(shard.key, lambda: _index(shard, whole), lambda index: 300 * len(index) + 1)
+        except DataError:
+            raise
         except (tarfile.TarError, ValueError, OSError) as error:
             raise DataError(
                 f"{shard.path} cannot be read as a tar: {error}",
@@ -69,6 +71,7 @@ class Tar:
 
 
 def _index(shard: Shard, whole: bytes | None) -> list[_Sample]:
+    check_size(shard)  # also, to open a pipe would wait for ever
     samples: list[_Sample] = []
     seen: set[str] = set()
     with tarfile.open(shard.path, "r:") if whole is None else tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from zephon.errors import DataError
-from zephon.io.formats.base import Documents, Shard, bad_document
-from zephon.io.storage import read_range
+from zephon.io.formats.base import Documents, Shard, bad_document, not_text, read_whole
 
 
 class Text:
     name = "text"
 
     def read(self, shard: Shard, start: int, stop: int) -> Documents:
-        """One document, row 0; among the bad ones where it is not UTF-8. Raises DataError for a file shorter than listed."""
+        """One document, row 0; among the bad ones where it is no UTF-8. Raises DataError for a file not as long as listed."""
         if start > 0:
             return Documents([], None, {"text": []})
-        data = read_range(shard.fs, shard.path, 0, shard.size)
-        if len(data) < shard.size:
-            raise DataError(
-                f"{shard.path} has {len(data)} bytes, but the listing said {shard.size}",
-                follows="a part of the document would be dropped silently",
-                remedy="restore the file, or start a new run on the data as it is now",
-            )
+        data = read_whole(shard)
+        if (what := not_text(data[:64])) is not None:
+            error = bad_document(shard, 0, "a file is no text", f"{shard.path} is {what}", remedy="fetch or convert the file")
+            return Documents([], None, {"text": []}, (error,))
         try:
             return Documents([0], None, {"text": [data.decode("utf-8-sig")]})
         except UnicodeDecodeError as cause:
