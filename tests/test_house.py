@@ -323,6 +323,78 @@ def test_files_stay_readable_in_one_sitting() -> None:
     assert sorted(lengths.values())[len(lengths) // 2] <= 200
 
 
+GONE = {  # words of a private language, and the field's word for each
+    "regroup": "re-rendezvous",
+    "drought": "no-progress guard",
+    "harvest": "no-progress guard",
+    "shelf": "bounded queue",
+    "shelves": "bounded queue",
+    "slab": "row buffer",
+    "inflow": "tokens_in",
+    "lift_tokens": "extract_token_columns",
+    "warm server": "fork server",
+    "ticket": "handle",
+    "seat": "process info",
+    "endings": "process helpers",
+    "want_nodes": "target",
+    "left_out": "dropped",
+    "left out": "dropped, skipped",
+    "leaves out": "drops, skips",
+    "left behind": "excluded, remains",
+    "last words": "message",
+    "has spoken": "has reported",
+    "jump": "skipped steps",
+    "pass_over": "skip",
+    "tail_chunks": "carried_chunks",
+    "one behind the other": "concatenated, one after the other",
+    "given out": "emitted",
+    "taken up": "consumed",
+    "whoever": "the caller, or the part's name",
+    "without a word": "silently",
+    "alike": "consistent, the same",
+    "dealt": "assigned",
+    "made anew": "rebuilt",
+    "lost silently": "dropped silently",
+    "behind your back": "silently",
+}
+VAGUE = {"found", "one", "made", "each", "mine", "said", "told", "alike"}  # a variable has the thing's name
+WITH_NAMES = [*GROUND, *LOADER, "__init__", "spec", "train", "integrations", "report"]
+
+
+def test_words_that_are_gone_stay_away() -> None:
+    """In names and prose; names of tests that a page lists do not count."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    wrong = []
+    for path in [*(path for _, path, _ in modules()), *sorted((ROOT / "conf").rglob("*.yaml")), *pages]:
+        text = re.sub(r"`[^`\n]*::[^`\n]*`", "", path.read_text("utf-8").lower())
+        for word, better in GONE.items():
+            for match in re.finditer(rf"(?<![a-z]){word}(s|ed|ing)?(?![a-z])", text) if word in text else ():
+                number = text.count("\n", 0, match.start()) + 1
+                wrong.append(f"{path.relative_to(ROOT)}:{number} says {match.group()!r}: say {better!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_variables_have_the_name_of_the_thing() -> None:
+    wrong = []
+    for room, path, tree in modules():
+        for node in ast.walk(tree) if room in WITH_NAMES else ():
+            name = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else ""
+            if name in VAGUE:
+                wrong.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)} {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_pages_name_files_that_exist() -> None:
+    """By their path, or by the end of it from a folder on: ``ops/pack.py``."""
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=False).stdout.split("\n")
+    ends = {"/".join(parts[i:]) for name in listed for parts in [name.split("/")] for i in range(len(parts))}
+    wrong = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        names = re.findall(r"(?<![\w./{},-])([\w.-]+/[\w./-]*\.py)\b", page.read_text("utf-8"))
+        wrong += [f"{page.relative_to(ROOT)}: {name}" for name in names if name.removeprefix("../") not in ends]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_every_module_says_what_it_is() -> None:
     silent = [
         str(path.relative_to(ROOT)) for _, path, tree in modules() if not ast.get_docstring(tree) and path.stat().st_size > 0

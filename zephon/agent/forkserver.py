@@ -277,7 +277,7 @@ def _fork(order: ForkOrder, link: socket.socket, children: dict[int, int], close
         _become(order, server, close)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
     if not order.session:
-        with contextlib.suppress(OSError):  # the child does the same: whoever comes first
+        with contextlib.suppress(OSError):  # the child does the same: the first one counts
             os.setpgid(pid, pid)
     children[pid] = order.handle
     link.sendall(_encode(ChildStarted(order.handle, pid)))

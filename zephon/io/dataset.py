@@ -161,7 +161,7 @@ def _refuse_empty(dataset: str, fmt: str, empty: list[str]) -> None:
         more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
         raise ConfigError(
             f"dataset {dataset!r}: shard {broken[0]!r}{more} has no bytes, so it is no {fmt} file",
-            follows="its documents would be lost silently",
+            follows="its documents would be dropped silently",
             remedy="write the shard again, or remove the file",
         )
 

@@ -110,7 +110,7 @@ def supervisor_lives(rundir: RunDir, attempt: int) -> bool:
 
 
 def _write_private(path: Path, record: LocalRequest | ControlPort) -> None:
-    """Writes a file that only its owner may read: whoever knows a token may act in its name."""
+    """Writes a file that only its owner may read: a token lets its reader act in the owner's name."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(handle, "w", encoding="utf-8") as file:
         json.dump(dataclasses.asdict(record), file, indent=2)

@@ -91,7 +91,7 @@ def _index(shard: Shard, whole: bytes | None) -> list[_Sample]:
             if kind.lower() in [known for known, _, _ in samples[-1].members]:
                 raise ValueError(f"{key!r} has two members {kind!r}")
             samples[-1].members.append((kind.lower(), member.offset_data, member.size))
-        end = tar.offset  # the library ends without a word at whatever is no header
+        end = tar.offset  # the library ends silently at whatever is no header
     if end + tarfile.BLOCKSIZE > shard.size:
         raise ValueError("it ends without the mark of its end")
     _check_end(shard, whole, end)

@@ -69,7 +69,7 @@ def _check_local_queue(cluster: Cluster, options: KubernetesOptions) -> None:
             raise ConfigError(
                 f"queue={options.queue!r} is not active: {condition.get('reason', '')}: {condition.get('message', '')}",
                 follows="the job would wait until somebody activates the queue",
-                remedy="ask whoever runs the queue, or use another one",
+                remedy="ask the queue's administrator, or use another one",
             )
 
 

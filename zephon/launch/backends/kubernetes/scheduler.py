@@ -91,7 +91,7 @@ class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
         """Creates the objects of a dry run; repeating it after a lost answer finds what is already there.
 
         Raises:
-            ClusterError: refused or unreachable; then nothing is left behind.
+            ClusterError: refused or unreachable; then nothing stays in the cluster.
         """
         request: Request = dryrun_info.request
         options = options_from(dryrun_info.cfg or {})
