@@ -93,7 +93,7 @@ def test_a_special_token_that_only_the_post_processor_names_is_no_word_either(tm
 @needs_fastokens
 @pytest.mark.parametrize("name", ["BPE, Metaspace always", "WordPiece, Bert", "Unigram, Metaspace, NFKC", "BPE, Prepend"])
 def test_where_the_fast_back_end_is_not_exact_the_reference_is_taken_and_said_once(name: str, tmp_path: Path) -> None:
-    proof.said.clear()
+    proof.warned.clear()
     definition = definition_of(name)
     tokenizer = load(definition, tmp_path / "d")
     with pytest.warns(UserWarning, match="'fastokens' is not used for this tokenizer: it (refuses|gives)"):

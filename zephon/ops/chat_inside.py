@@ -45,7 +45,7 @@ def ids_inside(tokenizer: Tokenizer, documents: Sequence[Sequence[ChatPart]]) ->
         encoded = encoder.encode([upto[i] for i in places])
         for n, i in enumerate(places):
             rows[i] = encoded[n].tolist()
-    found: list[np.ndarray] = []
+    new_ids: list[np.ndarray] = []
     waiting = iter(rows)
     for document, _, parts in sections:
         before: list[int] = []
@@ -53,9 +53,9 @@ def ids_inside(tokenizer: Tokenizer, documents: Sequence[Sequence[ChatPart]]) ->
             row = next(waiting)
             if row[: len(before)] != before:
                 raise Crossing(document, parts[i - 1].text, part.text)
-            found.append(np.array(row[len(before) :], np.uint32))
+            new_ids.append(np.array(row[len(before) :], np.uint32))
             before = row
-    return Ragged.of(found)
+    return Ragged.of(new_ids)
 
 
 def _sections(documents: Sequence[Sequence[ChatPart]]) -> Iterator[tuple[int, bool, list[ChatPart]]]:

@@ -24,8 +24,8 @@ from zephon.ops.tokenizers.backends import Backend, make_backend
 from zephon.types import Ragged
 
 FAST, REFERENCE = "fastokens", "tokenizers"
-said: set[str] = set()
-"""Fingerprints of the tokenizers whose fallback this process has already told."""
+warned: set[str] = set()
+"""Fingerprints of the tokenizers whose fallback this process has warned of."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +72,11 @@ def compare(definition: str) -> Proof:
 
 
 def choose(name: str, proof: Proof) -> str:
-    """The back end to use where ``name`` was asked for; a fallback to the reference is said once a process."""
+    """The back end to use where ``name`` was asked for; a fallback to the reference is warned of once a process."""
     if name not in ("auto", FAST) or proof.exact:
         return FAST if name == "auto" else name
-    if proof.ids_sha256 not in said and (name == FAST or _version(FAST) is not None):
-        said.add(proof.ids_sha256)
+    if proof.ids_sha256 not in warned and (name == FAST or _version(FAST) is not None):
+        warned.add(proof.ids_sha256)
         warnings.warn(
             f"back end {FAST!r} is not used for this tokenizer: {proof.why}; {REFERENCE!r} encodes it, which is slower",
             stacklevel=2,

@@ -63,7 +63,7 @@ class Tokenizer:
     def splits_anywhere(self) -> bool:
         """Whether a part of a text has the ids that it has inside the text; not where a space is put before every text."""
         pairs = (("\n", "x"), ("a", " x")) if self.definition else ()
-        return all(self._ids(one + two) == [*self._ids(one), *self._ids(two)] for one, two in pairs)
+        return all(self._ids(first + second) == [*self._ids(first), *self._ids(second)] for first, second in pairs)
 
     @functools.cached_property
     def past_start(self) -> Tokenizer:
