@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 PositionMode = Literal["preserve", "sequence"]
+_POSITION_MODES = get_args(PositionMode)
 Tensors = dict[str, Any]
 """Torch tensors by name, arrays where torch is absent; counts are int, columns of text are lists."""
 
@@ -199,7 +200,7 @@ def _check_options(needs_labels: Mapping[str, bool], return_labels: bool, eos_to
             raise ValueError(f"{name}=True needs return_labels=True: without labels there is nothing to count or mask")
     if needs_labels["eos_mask_loss"] and eos_token_id is None:
         raise ValueError("eos_mask_loss=True needs eos_token_id=")
-    if position_mode not in get_args(PositionMode):
+    if position_mode not in _POSITION_MODES:
         raise ValueError(f"position_mode={position_mode!r}; use 'preserve' or 'sequence'")
 
 
@@ -298,10 +299,8 @@ def _tensors(out: Tensors, dtype: npt.DTypeLike | torch.dtype) -> Tensors:
     except ImportError:
         wanted = np.int64 if dtype == "auto" else dtype
         return {k: v.astype(wanted) if k in ("input_ids", "labels") else v for k, v in out.items()}
-    if isinstance(dtype, torch.dtype):
-        wanted = dtype
-    else:
-        wanted = torch.int64 if dtype == "auto" else torch.from_numpy(np.empty(0, np.dtype(dtype))).dtype
+    if not (isinstance(dtype, torch.dtype) or dtype == "auto"):
+        dtype = torch.from_numpy(np.empty(0, np.dtype(dtype))).dtype
     tensors: Tensors = {}
     for name, value in out.items():
         if not isinstance(value, np.ndarray):
@@ -309,7 +308,8 @@ def _tensors(out: Tensors, dtype: npt.DTypeLike | torch.dtype) -> Tensors:
         elif value.dtype.kind not in "iufb":
             tensors[name] = value.tolist()  # text and other objects stay as they are
         elif name in ("input_ids", "labels"):
-            tensors[name] = torch.from_numpy(value.astype(np.int64)).to(wanted)
+            tensor = torch.from_numpy(value.astype(np.int64))
+            tensors[name] = tensor.to(dtype) if isinstance(dtype, torch.dtype) else tensor  # a needless `to` costs time
         else:
             tensors[name] = torch.from_numpy(np.ascontiguousarray(value))
     return tensors
