@@ -229,4 +229,8 @@ def _rows_of(columns: Columns, name: str, *, ids: bool) -> list[Array]:
 
 
 def _are_ids(row: Array) -> bool:
-    return len(row) == 0 or (row.dtype.kind in "iu" and int(row.min()) >= 0 and int(row.max()) < 1 << 32)
+    """Whether all are whole numbers from 0 to 2**32 - 1. What the type of the numbers says already is not looked for."""
+    if len(row) == 0 or row.dtype.kind not in "iu":
+        return len(row) == 0
+    of_type = np.iinfo(row.dtype)
+    return (of_type.min == 0 or int(row.min()) >= 0) and (of_type.max < 1 << 32 or int(row.max()) < 1 << 32)
