@@ -39,14 +39,14 @@ def _inward(documents: Iterable[object], field: str) -> tuple[list[object], Arra
     values: list[object] = []
     present: list[bool] = []
     for document in documents:
-        value, found = document, True
+        value, has_field = document, True
         for name in [field] if isinstance(document, dict) and field in document else field.split("."):
-            found = isinstance(value, dict) and name in value
-            value = value[name] if isinstance(value, dict) and found else None
-            if not found:
+            has_field = isinstance(value, dict) and name in value
+            value = value[name] if isinstance(value, dict) and has_field else None
+            if not has_field:
                 break
         values.append(value)
-        present.append(found)
+        present.append(has_field)
     return values, (None if all(present) else np.array(present))
 
 

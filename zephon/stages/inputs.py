@@ -49,7 +49,7 @@ def inputs_of(
     """All that a stage's result depends on, as plain values.
 
     Args:
-        here: the stage runs on this machine; otherwise inputs that only the nodes see are left out.
+        here: the stage runs on this machine; otherwise inputs that only the nodes see are skipped.
         files: the listing of each dataset, where the caller has it already.
 
     Raises:
