@@ -1,8 +1,8 @@
-"""The end of a stream, seen alike by all ranks: each of them also reads the lanes of the others and counts.
+"""The end of a stream, the same on all ranks: each of them also reads the lanes of the others and counts.
 
 A lane's number of sequences follows from what is in its documents, so that nobody knows it before they are read. A rank that
 reads only its own lanes would end where they end, and its peers would wait for it in their next collective. Ranks that look at
-all lanes ask the same question of the same lanes at every step, without a word between them.
+all lanes ask the same question of the same lanes at every step and need no message.
 
     step exists     with drop_last: every lane of the run has its share of it; without: any lane has a sequence left
 """

@@ -114,11 +114,11 @@ class Running(Iterator[SampleBatch]):
 def _other_lanes(engine: Engine, runner: ChunkRunner, window: int) -> OtherLanes:
     """From the start of the stream, with what was said to be skipped where nothing has been delivered yet."""
     state = engine.state
-    one, own = next(iter(state.lanes.items()))
+    number, own = next(iter(state.lanes.items()))
     start = own if state.step == 0 and not state.microbatch else Cursor()
     lanes = {n: Lane(n, engine.program, runner, start, window) for n in range(engine.delivery.world.lanes)}
-    again = lanes[one]
-    return OtherLanes({n: lane for n, lane in lanes.items() if n not in state.lanes}, (one, again))
+    again = lanes[number]
+    return OtherLanes({n: lane for n, lane in lanes.items() if n not in state.lanes}, (number, again))
 
 
 def size_of(batch: SampleBatch) -> int:

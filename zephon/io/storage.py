@@ -113,10 +113,10 @@ def is_local(fs: FileSystem | None) -> bool:
     return isinstance(fs, Local)
 
 
-def other_size(path: str, found: str, listed: int) -> DataError:
+def other_size(path: str, actual: str, listed: int) -> DataError:
     """The error that a file is not as long as the listing said."""
     return DataError(
-        f"{path} {found}, but the listing said {listed} bytes",
+        f"{path} {actual}, but the listing said {listed} bytes",
         follows="documents would be dropped or cut silently",
         remedy="restore the file, or start a new run on the data as it is now",
     )
