@@ -124,7 +124,8 @@ def _ids_of(columns: Columns, field: str) -> Ragged:
         return column
     if not _are_ids(column.values):
         _rows_of(columns, field, ids=True)  # names the first document that is at fault
-    return Ragged(column.values.astype(np.uint32), column.offsets)
+    values = column.values
+    return Ragged(values.view(np.uint32) if values.dtype == np.int32 else values.astype(np.uint32), column.offsets)
 
 
 def _one_a_token(columns: Columns, name: str, ids: Ragged) -> Ragged | None:
