@@ -9,10 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,6 +101,8 @@ def _few(ids: np.ndarray) -> str:
 
 
 def _version(library: str) -> str | None:
+    import importlib.metadata  # slow to import, and needed by a tokenizer only
+
     try:
         return importlib.metadata.version(library)
     except importlib.metadata.PackageNotFoundError:
@@ -123,6 +123,8 @@ def _read(file: Path) -> Proof | None:
 
 def _write(file: Path, proof: Proof) -> None:
     """As a whole, where there is room and a right to write; it is only a cache."""
+    import tempfile
+
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as scratch:
