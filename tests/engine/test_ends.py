@@ -1,4 +1,4 @@
-"""All ranks of an own loop end after the same step, without a word between them."""
+"""All ranks of an own loop end after the same step, and need no message for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
 from zephon.errors import StateError
-from zephon.pipeline import definition
 
 
 def rank_of(rank: int, size: int, *, documents: int = 9, lanes: int = 4, drop_last: bool = True, **options: Any) -> Pipeline:
@@ -21,7 +20,7 @@ def rank_of(rank: int, size: int, *, documents: int = 9, lanes: int = 4, drop_la
         chunk_bytes=32,
     )
     pipeline = Pipeline(source).options(canonical_replicas=lanes, global_batch_size=lanes, runner="inline")
-    pipeline.options(dp_degree=size, dp_group_id=rank, lanes_allow="uneven", **options)
+    pipeline.options(dp_degree=size, dp_group_id=rank, lanes_allow="uneven", **{"last_step": "same", **options})
     return pipeline.tokenize(tokenizer_id="bytes", field="text").pack_flat(8, algorithm="wrap").batch(1, drop_last=drop_last)
 
 
@@ -75,14 +74,16 @@ def test_skipped_steps_count_at_the_end_and_a_state_from_after_them_is_refused()
         list(rank_of(0, 2, documents=40).restore(ranks[0].checkpoint()))
 
 
-def test_ranks_that_may_end_apart_because_the_data_is_large_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(definition, "LOOKED_AT", 1)
-    with pytest.warns(UserWarning, match=r"2 ranks may end at different steps.*last_step='own'"):
-        next(iter(rank_of(0, 2)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        next(iter(rank_of(0, 2, last_step="own")))
-        assert steps(rank_of(0, 2, last_step="same")) == steps(rank_of(0, 1))
+@pytest.mark.parametrize("last_step", ["auto", "own", "same"])
+def test_ranks_that_may_end_apart_are_warned_where_other_ranks_run(last_step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    if last_step == "auto":
+        with pytest.warns(UserWarning, match=r"2 ranks may end at different steps.*last_step='same'"):
+            next(iter(rank_of(0, 2, last_step=last_step)))
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            next(iter(rank_of(0, 2, last_step=last_step)))
 
 
 @pytest.mark.parametrize("runner", [{}, {"isolated": True, "runner": "threads"}])
@@ -93,10 +94,10 @@ def test_a_pipeline_whose_data_has_ended_says_once_that_it_is_used_up(runner: di
         assert steps(pipeline) == []
     assert steps(pipeline) == []
     state = rank_of(0, 1).checkpoint()
-    assert steps(pipeline.restore(state)) == found, "from another state it goes on without a word"
+    assert steps(pipeline.restore(state)) == found, "from another state it goes on silently"
 
 
-def test_a_loop_that_was_left_early_goes_on_without_a_word() -> None:
+def test_a_loop_that_was_left_early_goes_on_silently() -> None:
     pipeline = rank_of(0, 1)
     next(iter(pipeline))
     assert steps(pipeline)

@@ -59,18 +59,20 @@ def test_an_error_arrives_after_the_items_before_it_and_once() -> None:
 
 
 def test_closing_wakes_a_maker_that_waits_and_ends_its_thread() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     ahead = ReadAhead(itertools.count, 2)
     assert until(lambda: len(ahead) == 2)
+    (own,) = set(threading.enumerate()) - before
     ahead.close()
-    assert threading.active_count() == before
+    assert not own.is_alive()
     assert next(ahead, None) is None
 
 
 def test_a_forgotten_one_ends_its_thread() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())  # some of them may be about to end
     ahead = ReadAhead(itertools.count, 2)
     next(ahead)
+    (own,) = set(threading.enumerate()) - before
     del ahead
     gc.collect()
-    assert until(lambda: threading.active_count() == before)
+    assert until(lambda: not own.is_alive())

@@ -94,8 +94,8 @@ class Chain:
             on_error: "raise" (the default) or "quarantine", for all datasets or by dataset name.
             quarantine_budget: documents that a lane may quarantine before the run ends (100).
             last_step: where finite data ends on several ranks. "same": at one step on all of them, since each reads the lanes
-                of the others as well and counts. "own": where this rank's lanes end; for loops whose ranks tell each other.
-                "auto" (the default) is "same" up to 256 MiB of data, and above it "own", with a warning.
+                of the others as well and counts. "own": where this rank's lanes end; for loops whose ranks agree on the end.
+                "auto" (the default) is "own", with a warning where WORLD_SIZE says that other ranks run.
         """
         changes = {name: value for name, value in locals().items() if name != "self" and value is not UNCHANGED}
         self._definition = self._definition.with_options(changes)

@@ -37,7 +37,6 @@ from zephon.types import Counts, Json
 from zephon.work import WorkSource
 from zephon.world import World
 
-LOOKED_AT = 256 << 20  # bytes of source that each rank reads of the other ranks' lanes without being told to
 FLUSH_EVERY = 8  # chunks, where an op reorders and nothing else was asked for
 
 
@@ -309,10 +308,7 @@ class Definition:
     @property
     def looks_at_others(self) -> bool:
         """Whether this rank reads the other ranks' lanes too, so that all of them end at the same step."""
-        wanted = self.options.last_step
-        if self.options.dp_degree == 1 or wanted == "own" or self.finite_bytes is None:
-            return False
-        return wanted == "same" or self.finite_bytes <= LOOKED_AT
+        return self.options.last_step == "same" and self.options.dp_degree > 1 and self.finite_bytes is not None
 
     def settings(self) -> Settings:
         """The performance settings of an engine."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import warnings
 from collections.abc import Sequence
 from typing import Literal
@@ -122,13 +123,15 @@ def before_running(definition: Definition, mode: AutoValidation) -> None:
 
 
 def warn_of_unequal_ends(definition: Definition) -> None:
-    """Says that ranks may end at different steps, where they would have to read too much to end together."""
+    """Warns where other ranks run beside this process, and nothing says who notices that the data of one has ended."""
     options = definition.options
-    if options.dp_degree > 1 and options.last_step == "auto" and definition.finite_bytes and not definition.looks_at_others:
+    beside = os.environ.get("WORLD_SIZE", "1") != "1"
+    if beside and options.dp_degree > 1 and options.last_step == "auto" and definition.finite_bytes is not None:
         warnings.warn(
-            f"the data ends, and {options.dp_degree} ranks may end at different steps: for one last step each would "
-            f"read all {definition.finite_bytes:,} bytes. Let ranks tell each other when one has no next batch, or stop at a "
-            "step of your own, and say options(last_step='own'); or let each read all with options(last_step='same')",
+            f"the data ends, and {options.dp_degree} ranks may end at different steps: one that goes on would wait for the "
+            "others for ever. Set options(last_step='same'), with which each rank reads all "
+            f"{definition.finite_bytes:,} bytes to end with the others; or stop at a step of your own, or exchange in each "
+            "step whether every rank has a batch, and set options(last_step='own')",
             stacklevel=4,
         )
 
