@@ -101,3 +101,13 @@ def test_a_loop_that_was_left_early_goes_on_silently() -> None:
     pipeline = rank_of(0, 1)
     next(iter(pipeline))
     assert steps(pipeline)
+
+
+@pytest.mark.parametrize("runner", [{"runner": "threads", "max_workers": 2}, {"isolated": True, "runner": "threads"}])
+def test_an_iterator_that_was_closed_is_at_its_end_but_the_data_is_not_used_up(runner: dict[str, Any]) -> None:
+    pipeline = rank_of(0, 1, **runner)
+    batches = iter(pipeline)
+    next(batches)
+    pipeline.close()
+    assert next(batches, None) is None
+    assert steps(pipeline)

@@ -270,18 +270,21 @@ class _Iterator(Iterator[SampleBatch]):
     ) -> None:
         meters.began = time.perf_counter()
         self._received, self._ended = received, ended
+        self._closed = False
         self.running = Isolated(engine, meters) if isolated else Running(engine, meters)
 
     def __next__(self) -> SampleBatch:
         try:
             batch = next(self.running)
         except StopIteration:
-            self._ended()
+            if not self._closed:
+                self._ended()
             raise
         self._received(batch.state)
         return batch
 
     def close(self) -> None:
+        self._closed = True
         self.running.close()
 
 
