@@ -56,7 +56,12 @@ class _Serve:
 
     def __call__(self, channel: Channel) -> None:
         meters = Meters(self.names)
-        running = self.engine.start(meters)
+        try:
+            running = self.engine.start(meters)
+        except Exception as failed:  # noqa: BLE001 - a user's init_state, say: raised in the parent
+            channel.send(_Group([], True, portable(failed), None), channel.receive()[0])
+            while True:  # until the parent has read it and hangs up
+                channel.receive()
         reported = 0.0
         try:
             while True:

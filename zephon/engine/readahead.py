@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
+from zephon.engine.runners.threads import join_briefly
+
 T = TypeVar("T")
 
 
@@ -93,6 +95,15 @@ class ReadAhead(Generic[T]):
 
     def close(self) -> None:
         self._finalizer()
+
+    def abandon(self) -> None:
+        """Ends without waiting for the thread, which ends after what it is doing."""
+        if self._finalizer.detach() is not None:
+            with self._queue.lock:
+                self._queue.closed = True
+                self._queue.items.clear()
+                self._queue.changed.notify_all()
+            weakref.finalize(self, join_briefly, [self._thread])
 
 
 def _fill(make: Callable[[], Iterator[T]], queue: _BoundedQueue[T], waited: Callable[[float], None] | None) -> None:

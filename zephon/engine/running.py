@@ -92,8 +92,11 @@ class Running(Iterator[SampleBatch]):
         begun = time.perf_counter()
         try:
             batch = next(self._batches)
-        except BaseException:
+        except Exception:
             self.close()
+            raise
+        except BaseException:  # Ctrl-C or an exit: the loop gets control now, whatever user functions still do
+            self._abandon()
             raise
         self._meters.batch(batch, time.perf_counter() - begun)
         return batch
@@ -102,6 +105,11 @@ class Running(Iterator[SampleBatch]):
     def ready(self) -> int:
         """Batches that can be taken now without waiting."""
         return 0 if self._ahead is None else len(self._ahead)
+
+    def _abandon(self) -> None:
+        self._runner.abandon()
+        if self._ahead is not None:
+            self._ahead.abandon()
 
     def close(self) -> None:
         if os.getpid() != self._owner:

@@ -1,7 +1,8 @@
 """What a runner is: it applies one function to items on workers, and gives a pending result for each.
 
-A runner has three verbs: ``submit`` returns something with ``result()``, ``close`` ends all threads, and ``workers`` says
-how many there are. Inline is the runner with no workers: it applies the function when the result is asked for.
+A runner has four verbs: ``submit`` returns something with ``result()``, ``close`` ends all threads, ``abandon`` does so without
+waiting, and ``workers`` says how many there are. Inline is the runner with no workers: it applies the function when the result
+is asked for.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ class Runner(Protocol[Item_contra, Result_co]):
 
     def close(self) -> None: ...
 
+    def abandon(self) -> None:
+        """Waits for nothing: the loop was interrupted and wants control back. What is under way ends by itself."""
+
 
 class InlineRunner(Generic[Item, Result]):
     """No workers: the caller does the work."""
@@ -42,6 +46,9 @@ class InlineRunner(Generic[Item, Result]):
         return _Deferred(self._function, item)
 
     def close(self) -> None:
+        pass
+
+    def abandon(self) -> None:
         pass
 
 

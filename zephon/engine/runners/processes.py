@@ -11,6 +11,7 @@ import dataclasses
 import os
 import pickle
 import threading
+import traceback
 import weakref
 from concurrent.futures import Future
 
@@ -36,7 +37,7 @@ class _Serve:
             group, slot = channel.receive()[0]
             results: Results | Exception
             try:
-                results = self.program.work(group)
+                results = [portable(result) if isinstance(result, Exception) else result for result in self.program.work(group)]
             except Exception as error:  # noqa: BLE001 - raised where the result is asked for
                 results = portable(error)
             channel.send(results, slot)
@@ -195,6 +196,9 @@ class ProcessRunner:
     def close(self) -> None:
         self._finalizer()
 
+    def abandon(self) -> None:
+        self.close()  # children are killed, whatever they do
+
 
 def _end(shared: _Shared, threads: list[threading.Thread]) -> None:
     if os.getpid() != shared.owner:
@@ -225,7 +229,8 @@ def unreadable_result(option: str, error: Unreadable) -> DataError:
 
 
 def portable(error: Exception) -> Exception:
-    """The error, or one that says the same when it cannot travel."""
+    """The error with its traceback as a note, which does not travel otherwise; or one that says the same when it cannot."""
+    error.add_note("in a child process:\n" + "".join(traceback.format_tb(error.__traceback__)).rstrip())
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - a user's exception class may do anything

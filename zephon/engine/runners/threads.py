@@ -5,11 +5,24 @@ from __future__ import annotations
 import collections
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Generic
 
 from zephon.engine.runners.base import Item, Pending, Result
+
+
+class Abandoned(Exception):
+    """A result was asked for that will not come: the loop was interrupted."""
+
+
+def join_briefly(threads: list[threading.Thread], seconds: float = 0.5) -> None:
+    """Waits for threads that were left alone: not longer, since somebody wants the process to end."""
+    end = time.monotonic() + seconds
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 class _Task(Generic[Result]):
@@ -59,7 +72,7 @@ class _Queue(Generic[Result]):
         self.lock = threading.Lock()
         self.added, self.finished = threading.Condition(self.lock), threading.Condition(self.lock)
         self.idle = self.waiting = 0
-        self.closed = False
+        self.closed = self.abandoned = False
         self.owner = os.getpid()
 
     def add(self, task: _Task[Result]) -> None:
@@ -72,6 +85,8 @@ class _Queue(Generic[Result]):
         """A task to do, or None when the awaited one is done."""
         with self.lock:
             while not awaited.done:
+                if self.abandoned:
+                    raise Abandoned
                 if self.tasks:
                     return self.tasks.popleft()
                 self.waiting += 1
@@ -119,6 +134,17 @@ class ThreadRunner(Generic[Item, Result]):
     def close(self) -> None:
         """Drops what has not begun and waits for what has."""
         self._finalizer()
+
+    def abandon(self) -> None:
+        """Drops what has not begun. What has ends by itself; only the interpreter's exit waits for it, a moment."""
+        if self._finalizer.detach() is None:
+            return
+        with self._queue.lock:
+            self._queue.closed = self._queue.abandoned = True
+            self._queue.tasks.clear()
+            self._queue.added.notify_all()
+            self._queue.finished.notify_all()
+        weakref.finalize(self, join_briefly, self._threads)
 
 
 def _end(queue: _Queue[Result], threads: list[threading.Thread]) -> None:
