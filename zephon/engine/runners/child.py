@@ -54,10 +54,18 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        except BaseException:
+            self.channel.close()
+            os.close(self._lifeline)
+            raise
         finally:
             theirs.close()
             os.close(watched)
-        self.channel.send(task)
+        try:
+            self.channel.send(task)
+        except BaseException:  # it was killed at once: nobody else knows of it yet
+            self.close()
+            raise
 
     @property
     def status(self) -> int | None:
