@@ -132,6 +132,7 @@ def run_script(folder: Path, text: str, *arguments: str) -> subprocess.Popen[str
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [{"runner": "process"}, {"isolated": True}], ids=str)
 def test_e01_killed_and_started_again_five_times_without_cleaning_up(tmp_path: Path, mode: dict[str, Any]) -> None:
     before = set(os.listdir("/dev/shm"))

@@ -99,6 +99,7 @@ def test_what_another_process_writes_is_seen_at_once(objects: str) -> None:
         assert mine.attempts() == [1]
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_or_lets_nobody_in_is_refused_with_what_to_do(objects: str) -> None:
     code = "import sys; from zephon.launch.cli.main import main; sys.exit(main(sys.argv[1:]))"
     for changed, said in (

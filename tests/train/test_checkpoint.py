@@ -247,6 +247,7 @@ def many_saves(meet: Meet, rank: int, some: RunSpec, folder: str, count: int) ->
     return found
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_over_background_saves(tmp_path):
     wide = spec(model__dim=256, model__layers=4, checkpoint__background=True, checkpoint__keep_last=1, trainer__steps=20)
     (found,) = on_ranks(many_saves, 1, wide, str(tmp_path), 20)
@@ -278,6 +279,7 @@ def save_with_little_room(meet: Meet, rank: int, some: RunSpec, folder: str) -> 
         return str(error)
 
 
+@pytest.mark.slow
 def test_a_tensor_parallel_checkpoint_loads_without_tensor_parallelism(tmp_path):
     hashes = on_ranks(train_and_save, 4, spec(trainer__parallel="fsdp", trainer__tensor_parallel=2), str(tmp_path), [2])
     (found,) = on_ranks(load_and_train, 1, spec(), str(tmp_path), 1)

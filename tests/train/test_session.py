@@ -163,6 +163,7 @@ def test_a_spike_counts_as_a_bad_step(tmp_path):
     assert all(loss > 0 for loss, _ in found["losses"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["default", "canonical"])
 def test_over_100_steps_sizes_and_rescales_give_losses_within_a_hundred_thousandth_and_canonical_equal_bits(tmp_path, mode):
     """The same runs with both reductions. The peak rate is one at which training is smooth; see docs/training.md."""

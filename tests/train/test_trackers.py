@@ -62,6 +62,7 @@ def two_attempts(folder: Path, tracker: str, **env: str) -> list[float]:
     return [loss for _, loss, _ in curve(folder / "run")]
 
 
+@pytest.mark.slow
 def test_weights_and_biases_gets_every_step_of_every_attempt_and_its_processes_end(tmp_path):
     pytest.importorskip("wandb")
     losses = two_attempts(tmp_path, "wandb", WANDB_MODE="offline", WANDB_DIR=str(tmp_path), WANDB_SILENT="true")
@@ -75,6 +76,7 @@ def test_weights_and_biases_gets_every_step_of_every_attempt_and_its_processes_e
     assert alive == []
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # MLflow would rather have a database
 def test_mlflow_gets_every_step_of_every_attempt_in_one_run(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")

@@ -226,6 +226,7 @@ def test_other_data_under_an_old_ledger_ends_every_rank_and_names_the_lane(unbro
         assert "the first lane that differs is 3" in log
 
 
+@pytest.mark.slow
 def test_loader_ledger_and_metrics_cost_under_3_percent_of_a_10_million_parameter_model(tmp_path):
     model = {"dim": 320, "layers": 8, "heads": 5}
     write_run(tmp_path, model=model, pipeline__context_length=129, trainer__steps=9, checkpoint__every=100)
