@@ -59,7 +59,9 @@ def test_an_interrupted_loop_has_control_within_a_second_however_slow_a_transfor
     def leave(*_: object) -> None:
         raise SystemExit(1)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    # Both are set: a shell starts what it puts in its background with SIGINT ignored.
+    wanted: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: leave}
+    before = {each: signal.signal(each, handler) for each, handler in wanted.items()}
     pipeline = pipeline_of(slow, runner="threads", max_workers=3, prefetch_batches=prefetch)
     sent: list[float] = []
 
@@ -67,7 +69,8 @@ def test_an_interrupted_loop_has_control_within_a_second_however_slow_a_transfor
         sent.append(time.monotonic())
         os.kill(os.getpid(), number)
 
-    threading.Timer(1.0, interrupt).start()
+    timer = threading.Timer(1.0, interrupt)
+    timer.start()
     try:
         with pytest.raises((KeyboardInterrupt, SystemExit)):
             next(iter(pipeline))
@@ -76,7 +79,9 @@ def test_an_interrupted_loop_has_control_within_a_second_however_slow_a_transfor
         pipeline.close()
         assert time.monotonic() < begun + 1.0
     finally:
-        signal.signal(signal.SIGTERM, before)
+        timer.cancel()  # no signal may come once the handlers are gone
+        for each, handler in before.items():
+            signal.signal(each, handler)
         HURRY.set()  # so that no thread is left for the tests after this one
         for thread in threading.enumerate():
             if thread.name.startswith("zephon-"):
