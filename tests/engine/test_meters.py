@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,11 @@ def test_a_slow_function_is_named_as_the_bottleneck_and_a_slow_loop_as_well() ->
     pipeline.close()
     pipeline = small()
     batches = iter(pipeline)
-    for _ in range(40):
+    for _ in range(20):
+        asked = time.perf_counter()
         next(batches)
-        # A slow loop is one that never has to wait, however busy the machine is.
+        # A slow loop is one that takes far longer than it waits, however busy the machine is.
+        time.sleep(100 * (time.perf_counter() - asked))
         assert until(lambda: pipeline._iterator.running.ready > 0)  # type: ignore[union-attr]
     assert "the training loop is the bottleneck" in pipeline.metrics_snapshot()["bottleneck"]
     pipeline.close()

@@ -23,9 +23,14 @@ class Launcher:
     def __init__(self, directory: Path, *arguments: str) -> None:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(directory / "state")}
         command = [sys.executable, "-m", "zephon.launch", *arguments]
-        self.process = subprocess.Popen(
-            command, cwd=directory, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        # A terminal's child: tests that run in a shell's background would hand down that SIGINT is ignored.
+        listener = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        try:
+            self.process = subprocess.Popen(
+                command, cwd=directory, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        finally:
+            signal.signal(signal.SIGINT, listener)
         self.lines: list[str] = []
         self._coming: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read)
