@@ -63,7 +63,6 @@ def test_another_process_lists_describes_reads_and_cancels_and_an_unknown_id_is_
 import sys
 from torchx.runner import Runner
 from zephon.launch.backends.local import scheduler as local
-from zephon.launch.backends.local.request import gpus_of_node
 with Runner("other", {"local": local.create_scheduler}) as runner:
     (app,) = runner.list("local")
     status = runner.status(app.app_handle)
