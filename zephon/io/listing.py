@@ -102,6 +102,7 @@ def unusable(url: str, why: str) -> ConfigError:
 def _nothing(url: str, why: str) -> NotFound:
     return NotFound(
         f"{url!r}: {why}",
+        follows="the run would train without this data",
         remedy="check the path, the glob and, in a cluster, that it is mounted on every node",
     )
 
