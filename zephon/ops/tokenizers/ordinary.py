@@ -59,8 +59,20 @@ def _reachable(model: Json, special: set[str]) -> set[str]:
     if model.get("type", "BPE") != "BPE" or model.get("ignore_merges"):
         return special
     prefix = model.get("continuing_subword_prefix") or ""
-    merged = {left + right.removeprefix(prefix) for left, right in map(_pair, model["merges"])}
-    return {name for name in special if len(name) == 1 or name in merged}
+    # A definition has tens of thousands of merges and a few special tokens: those are taken apart, not these put together.
+    merges = set(map(_written, model["merges"]))
+    return {name for name in special if len(name) == 1 or not merges.isdisjoint(_halves(name, prefix))}
+
+
+def _halves(name: str, prefix: str) -> Iterator[str]:
+    """All merges that would give this name."""
+    for i in range(1, len(name)):
+        yield f"{name[:i]}\0{name[i:]}"
+        yield f"{name[:i]}\0{prefix}{name[i:]}"
+
+
+def _written(merge: str | list[str]) -> str:
+    return merge.replace(" ", "\0", 1) if isinstance(merge, str) else "\0".join(merge)
 
 
 def _pair(merge: str | list[str]) -> tuple[str, str]:
