@@ -77,6 +77,7 @@ def test_skipped_steps_count_at_the_end_and_a_state_from_after_them_is_refused()
 @pytest.mark.parametrize("last_step", ["auto", "own", "same"])
 def test_ranks_that_may_end_apart_are_warned_where_other_ranks_run(last_step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
     if last_step == "auto":
         with pytest.warns(UserWarning, match=r"2 ranks may end at different steps.*last_step='same'"):
             next(iter(rank_of(0, 2, last_step=last_step)))

@@ -181,10 +181,10 @@ def test_b21_the_order_does_not_depend_on_workers(workers: int) -> None:
         assert job.steps(3) == plain.steps(3)
 
 
-def test_b17_the_environment_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b17_a_degree_that_is_named_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "2")
-    assert ids(pipeline_of(numbered(12)).batch(1)) == list(range(12))
+    assert ids(pipeline_of(numbered(12)).options(dp_degree=1).batch(1)) == list(range(12))
 
 
 def test_b19_the_position_is_in_sequences_and_not_in_steps() -> None:

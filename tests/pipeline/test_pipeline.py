@@ -84,7 +84,8 @@ def test_a_method_and_its_op_have_the_same_parameters_and_defaults(name: str) ->
 
 def test_options_names_every_option_and_changes_only_those_that_are_given() -> None:
     shown = {parameter.name: parameter.default for parameter in parameters(Pipeline.options)}
-    assert list(shown) == [field.name for field in dataclasses.fields(Options)]
+    second_names = {"lanes"}
+    assert [name for name in shown if name not in second_names] == [field.name for field in dataclasses.fields(Options)]
     assert set(shown.values()) == {UNCHANGED}
     pipeline = Pipeline(source()).options(max_workers=3, dp_degree=2).options(dp_group_id=1, max_workers=None)
     assert pipeline.definition.options == Options(dp_degree=2, dp_group_id=1)

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final, Self
 
 from zephon.batch import SampleBatch
+from zephon.errors import ConfigError
 from zephon.ops.functions import identity_of
 from zephon.ops.op import Op
 from zephon.pipeline.definition import Batching, BatchMap, Definition
@@ -53,10 +54,11 @@ class Chain:
         prefetch_bytes: int | Unchanged = UNCHANGED,
         flush_every_k_chunks: int | Unchanged | None = UNCHANGED,
         io_options: IoOptions | Unchanged = UNCHANGED,
-        dp_degree: int | Unchanged = UNCHANGED,
-        dp_group_id: int | Unchanged = UNCHANGED,
-        world_size: int | Unchanged = UNCHANGED,
-        global_rank: int | Unchanged = UNCHANGED,
+        dp_degree: int | Unchanged | None = UNCHANGED,
+        dp_group_id: int | Unchanged | None = UNCHANGED,
+        world_size: int | Unchanged | None = UNCHANGED,
+        global_rank: int | Unchanged | None = UNCHANGED,
+        lanes: int | Unchanged | None = UNCHANGED,
         canonical_replicas: int | Unchanged | None = UNCHANGED,
         global_batch_size: int | Unchanged | None = UNCHANGED,
         lanes_allow: LanesAllow | Unchanged = UNCHANGED,
@@ -69,7 +71,7 @@ class Chain:
     ) -> Self:
         """Changes the options that are named; the others stay as they were.
 
-        ``canonical_replicas``, ``global_batch_size``, ``flush_every_k_chunks`` and ``on_error`` define the stream; all
+        ``lanes``, ``global_batch_size``, ``flush_every_k_chunks`` and ``on_error`` define the stream; all
         others are performance and placement. Defaults in parentheses.
 
         Args:
@@ -81,11 +83,13 @@ class Chain:
             prefetch_bytes: bound on all chunks that are under way or ready (256 MiB).
             flush_every_k_chunks: chunks of a lane between two sentinels (None: 8 where an op reorders, else none).
             io_options: ``{"cache": {"enabled": ..., "root": ..., "limit_bytes": ...}}``, a disk cache for far shards.
-            dp_degree: data-parallel size (1).
-            dp_group_id: this rank in it (0).
-            world_size, global_rank: (1, 0). No effect: only the data-parallel rank decides which data a process gets, and
-                its tensor, pipeline and context peers read the same.
-            canonical_replicas: number of lanes (None: ``dp_degree``).
+            dp_degree: data-parallel size (None: all ranks that exist, as an initialised process group says, else RANK and
+                WORLD_SIZE, else ``world_size``, else 1). Fewer where tensor, pipeline and context peers read the same.
+            dp_group_id: this rank in it (None: of the ranks that exist, else 0).
+            world_size, global_rank: the ranks, where neither a process group nor the environment knows them (None).
+            lanes: number of logical streams, the same for every number of ranks (None: ``dp_degree`` where that is given;
+                refused where several ranks exist and neither is).
+            canonical_replicas: another name for ``lanes``.
             global_batch_size: sequences of an optimizer step (None: microbatch size times lanes).
             lanes_allow: "whole" (the default), "shared", "uneven": which divisions of lanes over ranks are accepted.
             mapping_strategy: "contiguous", the only value: every rank takes contiguous slots.
@@ -98,6 +102,13 @@ class Chain:
                 "auto" (the default) is "own", with a warning where WORLD_SIZE says that other ranks run.
         """
         changes = {name: value for name, value in locals().items() if name != "self" and value is not UNCHANGED}
+        if "lanes" in changes:
+            lanes = changes.pop("lanes")
+            if changes.setdefault("canonical_replicas", lanes) != lanes:
+                raise ConfigError(
+                    f"options(lanes={lanes}, canonical_replicas={canonical_replicas}): two names for one number",
+                    remedy="give lanes alone",
+                )
         self._definition = self._definition.with_options(changes)
         return self
 

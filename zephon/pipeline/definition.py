@@ -33,6 +33,7 @@ from zephon.ops.post_packing import PostPackingStage
 from zephon.ops.quarantine import QuarantinePolicy, quarantine_policy
 from zephon.pipeline.options import Options
 from zephon.pipeline.order import check_order
+from zephon.pipeline.ranks import Division, divide, lanes_must_be_named
 from zephon.types import Counts, Json
 from zephon.work import WorkSource
 from zephon.world import World
@@ -148,18 +149,24 @@ class Definition:
             raise ConfigError("the pipeline has no batch", remedy="end it with .batch(microbatch_size=8)")
         return self.batching
 
+    @functools.cached_property
+    def division(self) -> Division:
+        """Which rank of how many this is for, looked up once. Raises ConfigError for options that contradict the ranks."""
+        return divide(self.options)
+
     @property
     def world(self) -> World:
         """The division of the global batch. Raises ConfigError when the numbers do not fit each other."""
-        options, batching = self.options, self.required_batching
-        lanes = options.canonical_replicas or options.dp_degree
-        size = options.global_batch_size or batching.microbatch_size * lanes
-        return World(lanes, size, options.dp_degree, options.lanes_allow)
+        options, size, division = self.options, self.required_batching.microbatch_size, self.division
+        if options.canonical_replicas is None and division.dp_degree > 1 and not division.named:
+            raise lanes_must_be_named(division, size)
+        lanes = options.canonical_replicas or division.dp_degree
+        return World(lanes, options.global_batch_size or size * lanes, division.dp_degree, options.lanes_allow)
 
     @property
     def own_lanes(self) -> list[int]:
         """The lanes that this rank reads, whole or in part."""
-        return [share.lane for share in self.world.shares(self.options.dp_group_id)]
+        return [share.lane for share in self.world.shares(self.division.dp_group_id)]
 
     @property
     def flush_every(self) -> int:
@@ -287,7 +294,7 @@ class Definition:
         pack = next((op for op in self.ops if isinstance(op, PackFlat)), None)
         return Delivery(
             world=self.world,
-            rank=self.options.dp_group_id,
+            rank=self.division.dp_group_id,
             microbatch_size=batching.microbatch_size,
             drop_last=batching.drop_last,
             names=self.names,
@@ -308,7 +315,7 @@ class Definition:
     @property
     def looks_at_others(self) -> bool:
         """Whether this rank reads the other ranks' lanes too, so that all of them end at the same step."""
-        return self.options.last_step == "same" and self.options.dp_degree > 1 and self.finite_bytes is not None
+        return self.options.last_step == "same" and self.division.dp_degree > 1 and self.finite_bytes is not None
 
     def settings(self) -> Settings:
         """The performance settings of an engine."""

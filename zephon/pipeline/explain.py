@@ -46,7 +46,7 @@ def _plan(definition: Definition) -> list[str]:
 
 
 def _division(definition: Definition) -> list[str]:
-    world, rank = definition.world, definition.options.dp_group_id
+    world, rank = definition.world, definition.division.dp_group_id
     size = definition.required_batching.microbatch_size
     microbatches = world.microbatches(rank, size)
     real = sum(microbatch.last - microbatch.first for microbatch in microbatches)
@@ -163,12 +163,9 @@ def without_effect(definition: Definition) -> Iterator[tuple[str, str]]:
 
 def _unused_options(definition: Definition) -> Iterator[tuple[str, str]]:
     options = definition.options
-    for name in ("world_size", "global_rank"):
-        if getattr(options, name) != getattr(DEFAULTS, name):
-            why = "dp_degree and dp_group_id alone decide which data a process gets; its other peers read the same"
-            yield f"options({name}={getattr(options, name)})", why
-    if options.last_step != DEFAULTS.last_step and (options.dp_degree == 1 or definition.finite_bytes is None):
-        why = "there are no other ranks" if options.dp_degree == 1 else "the source never ends"
+    alone = definition.division.dp_degree == 1
+    if options.last_step != DEFAULTS.last_step and (alone or definition.finite_bytes is None):
+        why = "there are no other ranks" if alone else "the source never ends"
         yield f"options(last_step={options.last_step!r})", why
     if options.run_id is not None:
         yield f"options(run_id={options.run_id!r})", "a state is recognized by its fingerprint, not by a name"

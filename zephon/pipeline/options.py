@@ -38,10 +38,10 @@ class Options:
     prefetch_bytes: Positive = 256 << 20
     flush_every_k_chunks: NotNegative | None = None
     io_options: IoOptions = dataclasses.field(default_factory=dict)
-    dp_degree: Positive = 1
-    dp_group_id: NotNegative = 0
-    world_size: Positive = 1
-    global_rank: NotNegative = 0
+    dp_degree: Positive | None = None
+    dp_group_id: NotNegative | None = None
+    world_size: Positive | None = None
+    global_rank: NotNegative | None = None
     canonical_replicas: Positive | None = None
     global_batch_size: Positive | None = None
     lanes_allow: LanesAllow = "whole"
@@ -63,14 +63,20 @@ class Options:
                 follows="the global batch would depend on timing",
                 remedy="leave it out: the order costs nothing",
             )
-        if self.dp_group_id >= self.dp_degree:
-            raise ConfigError(
-                f"dp_group_id={self.dp_group_id} with dp_degree={self.dp_degree}",
-                follows="this rank would own no slot",
-                remedy=f"use 0 to {self.dp_degree - 1}",
-            )
+        if self.dp_degree is not None:
+            check_rank(self.dp_degree, self.dp_group_id or 0)
 
     def updated(self, changes: Mapping[str, Any]) -> Options:
         """With some options changed. Raises ConfigError for an unknown name."""
         check_names(changes, [field.name for field in dataclasses.fields(self)], "options")
         return dataclasses.replace(self, **changes)
+
+
+def check_rank(dp_degree: int, dp_group_id: int) -> None:
+    """Raises ConfigError for a rank that is not one of ``dp_degree``."""
+    if dp_group_id >= dp_degree:
+        raise ConfigError(
+            f"dp_group_id={dp_group_id} with dp_degree={dp_degree}",
+            follows="this rank would own no slot",
+            remedy=f"use 0 to {dp_degree - 1}",
+        )

@@ -23,6 +23,7 @@ from zephon.pipeline.definition import Definition
 from zephon.pipeline.document_ops import DocumentOps
 from zephon.pipeline.explain import explain
 from zephon.pipeline.lane_ops import LaneOps
+from zephon.pipeline.ranks import confirm
 from zephon.pipeline.state import flat, initial, nested, reassigned, restored, saved
 from zephon.pipeline.validate import Validation, before_running, validate, warn_of_unequal_ends
 from zephon.spec.fields import named_options
@@ -109,6 +110,7 @@ class Pipeline(DocumentOps, LaneOps):
                 "is named by dropped_at_end()",
                 stacklevel=2,
             )
+        confirm(self._definition.division, self._definition.options)
         if self._current().step == 0:
             before_running(self._definition, self._definition.options.auto_validation)
             warn_of_unequal_ends(self._definition)
@@ -232,6 +234,7 @@ class Pipeline(DocumentOps, LaneOps):
         """
         from zephon.pipeline.torch_dataset import PipelineDataset
 
+        confirm(self._definition.division, self._definition.options)  # looked up here: a worker process knows no ranks
         return PipelineDataset(self, stateful=stateful, to_training=to_training or {})
 
     # ---- inside

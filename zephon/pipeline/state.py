@@ -113,7 +113,7 @@ def reassigned(
         )
     changes: dict[str, object] = {"dp_degree": dp_degree, "dp_group_id": dp_group_id}
     if definition.options.canonical_replicas is None:  # lanes stay as many as they were when the run began
-        changes["canonical_replicas"] = definition.options.dp_degree
+        changes["canonical_replicas"] = definition.world.lanes
     merged = merge_states([own, *(state for state in others if state != own)])
     return restored(definition.with_options(changes), merged)
 
@@ -150,7 +150,7 @@ def nested(state: SavedState) -> dict[str, object]:
 
 
 def _place(definition: Definition) -> list[int]:
-    return [definition.options.dp_degree, definition.options.dp_group_id]
+    return [definition.division.dp_degree, definition.division.dp_group_id]
 
 
 def _checked(state: SavedState) -> CheckedState:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import warnings
 from collections.abc import Sequence
 from typing import Literal
@@ -124,11 +123,11 @@ def before_running(definition: Definition, mode: AutoValidation) -> None:
 
 def warn_of_unequal_ends(definition: Definition) -> None:
     """Warns where other ranks run beside this process, and nothing says who notices that the data of one has ended."""
-    options = definition.options
-    beside = os.environ.get("WORLD_SIZE", "1") != "1"
-    if beside and options.dp_degree > 1 and options.last_step == "auto" and definition.finite_bytes is not None:
+    division = definition.division
+    several = division.beside is not None and division.dp_degree > 1
+    if several and definition.options.last_step == "auto" and definition.finite_bytes is not None:
         warnings.warn(
-            f"the data ends, and {options.dp_degree} ranks may end at different steps: one that goes on would wait for the "
+            f"the data ends, and {division.dp_degree} ranks may end at different steps: one that goes on would wait for the "
             "others for ever. Set options(last_step='same'), with which each rank reads all "
             f"{definition.finite_bytes:,} bytes to end with the others; or stop at a step of your own, or exchange in each "
             "step whether every rank has a batch, and set options(last_step='own')",
