@@ -69,8 +69,8 @@ def divide(options: Options) -> Division:
         alone = Division(options.dp_degree or 1, options.dp_group_id or 0, None, options.dp_degree is not None)
         check_rank(alone.dp_degree, alone.dp_group_id)
         return alone
-    said = {"world_size": (options.world_size, beside.size), "global_rank": (options.global_rank, beside.rank)}
-    for name, (given, exists) in said.items():
+    stated = {"world_size": (options.world_size, beside.size), "global_rank": (options.global_rank, beside.rank)}
+    for name, (given, exists) in stated.items():
         if given is not None and given != exists:
             raise _contradiction(f"{name}={given}", beside, f"leave {name} out")
     degree = beside.size if options.dp_degree is None else options.dp_degree
