@@ -123,8 +123,23 @@ class Ragged:
 
 Column = list[Any] | Ragged | Array
 
-Counts = Mapping[str, tuple[int, int]]
-"""Dataset name to (tokens, bytes of the format's units), counted on a sample."""
+
+class Sampled(NamedTuple):
+    """What a sample of a dataset's documents holds.
+
+    Args:
+        tokens: of these documents, after the stages.
+        size: what they take in their shards, in the format's units.
+        error: standard error of tokens / size, in millionths of it.
+    """
+
+    tokens: int
+    size: int
+    error: int = 0
+
+
+Counts = Mapping[str, Sampled]
+"""Datasets by name."""
 
 TOKEN_FIELDS = ("input_ids", "tokens", "token_ids", "ids")
 """Where stored token ids are looked for, in this order."""

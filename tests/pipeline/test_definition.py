@@ -11,6 +11,7 @@ from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
 from zephon.errors import ConfigError
 from zephon.ops.shuffle import Shuffle
 from zephon.pipeline.definition import Batching, BatchMap, Definition
+from zephon.types import Sampled
 
 
 def source(count: int = 9) -> StaticMixtureWorkSource:
@@ -50,7 +51,7 @@ def test_tokens_per_byte_are_measured_once_and_not_at_all_when_given() -> None:
     pipeline = recipe(PIPELINES["wrap, streaming shuffle"])()
     counts = pipeline.calibrate()
     assert pipeline.options(max_workers=1).definition.measured == counts
-    other = dict.fromkeys(counts, (1, 7))
+    other = dict.fromkeys(counts, Sampled(1, 7))
     assert pipeline.calibrate(other) == other == pipeline.definition.counts
     assert {name: tuple(pair) for name, pair in pipeline.describe()["tokens_per_byte"].items()} == other
 

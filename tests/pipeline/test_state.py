@@ -14,6 +14,7 @@ from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
 from zephon.errors import ConfigError, StateError
 from zephon.pipeline.definition import Definition
 from zephon.pipeline.state import flat, initial, nested, reassigned, restored, saved
+from zephon.types import Sampled
 
 NAME = "wrap, streaming shuffle"
 
@@ -44,7 +45,7 @@ def test_the_measurement_of_the_run_travels_with_its_state() -> None:
     datasets = [Dataset.from_dict(name, {name: rows}) for name in ("a", "b")]
     source = StaticMixtureWorkSource(datasets, {"a": 1, "b": 2})
     before = Pipeline(source).tokenize(tokenizer_id="bytes", field="text").batch(1).definition
-    counts = {"a": (3, 7), "b": (5, 9)}
+    counts = {"a": Sampled(3, 7, 11), "b": Sampled(5, 9)}
     assert counts != before.counts
     made, _ = restored(before, saved(before.calibrated(counts), initial(before)))
     assert (before.measured, made.measured) == (None, counts)

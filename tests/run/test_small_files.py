@@ -17,6 +17,7 @@ from zephon.run.handle import Handle, read_handle, write_handle
 from zephon.run.progress import Progress, read_progress, write_progress
 from zephon.run.stop import read_stop, write_stop
 from zephon.run.target import read_target, write_target
+from zephon.types import Sampled
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -75,8 +76,8 @@ def test_the_end_of_the_data_says_what_was_dropped_after_it(rundir: RunDir) -> N
 def test_a_run_is_calibrated_until_that_is_forgotten(rundir: RunDir) -> None:
     forget_calibration(rundir)
     assert read_calibration(rundir) is None
-    write_calibration(rundir, {"docs": (100, 400), "web": (0, 0)})
-    assert read_calibration(rundir) == {"docs": (100, 400), "web": (0, 0)}
+    write_calibration(rundir, {"docs": Sampled(100, 400, 9000), "web": Sampled(0, 0)})
+    assert read_calibration(rundir) == {"docs": (100, 400, 9000), "web": (0, 0, 0)}
     forget_calibration(rundir)
     assert read_calibration(rundir) is None
 

@@ -13,6 +13,7 @@ from tests.strategies import datasets
 from zephon import Dataset, InMemoryShard, MixtureSpec, StaticMixtureWorkSource, TokenEstimation
 from zephon.errors import ConfigError
 from zephon.io import read
+from zephon.types import Sampled
 from zephon.work.mixture import TABLE, Interleaving, apportion
 
 
@@ -95,7 +96,7 @@ def test_shares_in_tokens_follow_the_weights_whatever_the_documents_are_like() -
     short, long = dataset("short", 1000, size=4), dataset("long", 1000, size=40)
     source = StaticMixtureWorkSource([short, long], {"short": 1, "long": 1}, chunk_bytes=200, exhausted_policy="repeat")
     # As measured with a tokenizer that gives the short documents twice as many tokens a byte.
-    plan = source.plan(4, {"short": (500, 1000), "long": (250, 1000)})
+    plan = source.plan(4, {"short": Sampled(500, 1000), "long": Sampled(250, 1000)})
     tokens = {0: 0.0, 1: 0.0}
     for k in range(2000):
         for lane in range(4):

@@ -11,11 +11,12 @@ from zephon.seeds import permutation
 from zephon.types import Chunk, Column, Columns, Json, Ragged
 
 
-def read(dataset: Dataset, chunk: Chunk, bad: list[DataError] | None = None) -> Columns:
+def read(dataset: Dataset, chunk: Chunk, bad: list[DataError] | None = None, sizes: list[int] | None = None) -> Columns:
     """Reads all ranges of a chunk, in the plan's order of documents.
 
     Args:
         bad: takes the errors about single documents; without it the first of them is raised.
+        sizes: takes what the documents of each range take, in the format's units, see `Documents`.
 
     Raises:
         DataError: a document or shard cannot be used; a note names the address.
@@ -34,6 +35,8 @@ def read(dataset: Dataset, chunk: Chunk, bad: list[DataError] | None = None) -> 
             if bad is None:
                 raise documents.bad[0]
             bad += documents.bad
+        if sizes is not None:
+            sizes.append(documents.size)
         rows += documents.rows
         shards += [shard] * len(documents.rows)
         if documents.records is not None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self
 from zephon.batch import SampleBatch
 from zephon.cursor import VERSION, RankState, canonical, fingerprint_of
 from zephon.engine.delivery import Delivery
-from zephon.engine.measure import count_sample
+from zephon.engine.measure import measure
 from zephon.engine.program import Program
 from zephon.engine.running import Engine, Settings
 from zephon.errors import ConfigError, nearest
@@ -34,7 +34,7 @@ from zephon.ops.quarantine import QuarantinePolicy, quarantine_policy
 from zephon.pipeline.options import Options
 from zephon.pipeline.order import check_order
 from zephon.pipeline.ranks import Division, divide, lanes_must_be_named
-from zephon.types import Counts, Json
+from zephon.types import Counts, Json, Sampled
 from zephon.work import WorkSource
 from zephon.world import World
 
@@ -74,7 +74,7 @@ class Definition:
         batching: None until `with_batching`.
         batch_maps: after batch, in order.
         prefetch_chunks: how many chunks a lane may be ahead, where the user says so.
-        measured: tokens and bytes by dataset, where they are known already; else they are measured when they are needed.
+        measured: tokens a byte by dataset, where they are known already; else they are measured when they are needed.
     """
 
     source: WorkSource
@@ -117,8 +117,8 @@ class Definition:
         return dataclasses.replace(self, options=self.options.updated(changes))
 
     def calibrated(self, counts: Counts) -> Self:
-        """With the tokens and bytes of each dataset's sample; they are then not measured again."""
-        return dataclasses.replace(self, measured={name: (int(pair[0]), int(pair[1])) for name, pair in counts.items()})
+        """With what each dataset's sample holds; it is then not measured again."""
+        return dataclasses.replace(self, measured={name: Sampled(*map(int, numbers)) for name, numbers in counts.items()})
 
     def _refuse_after_batch(self, name: str) -> None:
         if self.batching is not None:
@@ -223,7 +223,7 @@ class Definition:
             "lanes": world.lanes,
             "global_batch_size": world.global_batch_size,
             "flush_every_k_chunks": self.flush_every,
-            "tokens_per_byte": {name: list(pair) for name, pair in self.counts.items()},
+            "tokens_per_byte": {name: list(numbers) for name, numbers in self.counts.items()},
         }
         if self.batch_maps:
             described["batch_maps"] = [batch_map.identity for batch_map in self.batch_maps]
@@ -244,7 +244,7 @@ class Definition:
 
     @functools.cached_property
     def counts(self) -> Counts:
-        """Tokens and bytes of each dataset's sample: given, or measured when they are first asked for."""
+        """What each dataset's sample holds: given, or measured when it is first asked for."""
         if self.measured is not None:
             return self.measured
         estimation = self.source.estimation
@@ -254,7 +254,7 @@ class Definition:
         policy = dataclasses.replace(self.quarantine, budget=estimation.calibration_samples)
         stages = [*(op.stage() for op in ops), extract_token_columns]
         return {
-            name: count_sample(self.source, index, stages, policy, estimation.calibration_samples)
+            name: measure(self.source, index, stages, policy, estimation.calibration_samples)
             for index, name in enumerate(self.names)
         }
 

@@ -36,9 +36,9 @@ def _plan(definition: Definition) -> list[str]:
         line += f", {-(-dataset.size // definition.chunk_bytes):,} chunks"
         if weights is not None:
             line += f", {float(weights[index] / sum(weights)):.1%} of the tokens"
-        if dataset.name in counts and counts[dataset.name][1]:
-            tokens, size = counts[dataset.name]
-            line += f" ({tokens / size:.3f} tokens a byte)"
+        if dataset.name in counts and counts[dataset.name].size:
+            tokens, size, error = counts[dataset.name]
+            line += f" ({tokens / size:.3f} tokens a byte, standard error {error / 1e4:.1f} %)"
         lines.append(line)
     order = {key: described[key] for key in sorted(described) if key not in ("datasets", "order", "mixture", "phases")}
     lines.append("  " + ", ".join(f"{key}={value}" for key, value in order.items() if value is not None))

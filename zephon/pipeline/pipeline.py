@@ -72,7 +72,7 @@ class Pipeline(DocumentOps, LaneOps):
         return self._definition.describe()
 
     def calibrate(self, counts: Counts | None = None) -> Counts:
-        """Tokens and bytes of each dataset's sample, measured once for this pipeline.
+        """Tokens and bytes of each dataset's sample and their standard error, measured once for this pipeline.
 
         Args:
             counts: what the run has measured before; None measures now.

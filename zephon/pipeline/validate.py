@@ -208,7 +208,7 @@ def _sample(definition: Definition, index: int) -> tuple[Columns, list[Issue]]:
     """The first documents of a dataset's first sample chunk."""
     dataset = definition.source.datasets[index]
     bad: list[DataError] = []
-    columns = read(dataset, definition.source.sample(index)[0], bad)
+    columns = read(dataset, definition.source.sample(index, 1)[0], bad)
     issues = []
     for error in bad[:3]:
         dataset.note_address(error)

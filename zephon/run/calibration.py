@@ -1,4 +1,4 @@
-"""``calibration.json``: tokens and bytes of each dataset's sample, ``{name: [tokens, bytes]}``.
+"""``calibration.json``: what each dataset's sample holds, ``{name: [tokens, bytes, standard error in millionths]}``.
 
 Measured once, by the stage ``calibrate`` or by rank 0, since the mixture of all later steps follows from it.
 """
@@ -6,7 +6,7 @@ Measured once, by the stage ``calibrate`` or by rank 0, since the mixture of all
 from __future__ import annotations
 
 from zephon.run.directory import RunDir
-from zephon.types import Counts
+from zephon.types import Counts, Sampled
 
 FILE = "calibration.json"
 
@@ -15,7 +15,7 @@ def read_calibration(rundir: RunDir) -> Counts | None:
     """None before the run was measured."""
     if not rundir.exists(FILE):
         return None
-    return {name: (tokens, size) for name, (tokens, size) in rundir.read_json(FILE).items()}
+    return {name: Sampled(*numbers) for name, numbers in rundir.read_json(FILE).items()}
 
 
 def write_calibration(rundir: RunDir, counts: Counts) -> None:

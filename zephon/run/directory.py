@@ -3,7 +3,7 @@
     spec.json              RunSpec of the first start              launcher                           run/specs.py
     contract.json          what the run has promised               launcher                           run/contract_file.py
     lease.json lease.lock  who holds the run                       launcher, supervisor               run/lease.py
-    calibration.json       tokens and bytes of each dataset        rank 0, stage calibrate            run/calibration.py
+    calibration.json       tokens a byte of each dataset           rank 0, stage calibrate            run/calibration.py
     evaluation.json        loss on held-out data                   stage evaluate                     run/evaluation.py
     generation.json        the membership that may write           coordinator                        run/generation.py
     ledger.jsonl           one line per step, with its digest      rank 0                             run/ledger.py

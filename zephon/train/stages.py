@@ -32,7 +32,7 @@ def calibrate(run: RunDir, spec: RunSpec) -> dict[str, float]:
         tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
         counts = pipeline(spec, tokenizer, dp_rank=0, dp_size=1).calibrate()
         write_calibration(run, counts)
-    return {name: tokens / size for name, (tokens, size) in counts.items() if size}
+    return {name: tokens / size for name, (tokens, size, _) in counts.items() if size}
 
 
 def evaluate(run: RunDir, spec: RunSpec) -> Json:

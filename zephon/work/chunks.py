@@ -55,21 +55,22 @@ class ChunkOrder:
         key = epoch if self._reshuffle else 0
         index = _order(self._seed, key, self.count)[place] if self._shuffle_chunks else place
         order_key = derive(self._seed, "documents", key, index) if self._shuffle_documents else None
-        return Chunk(self.index, epoch, index, self.ranges(index), order_key)
+        ranges = ranges_between(self.dataset, index * self.chunk_bytes, (index + 1) * self.chunk_bytes)
+        return Chunk(self.index, epoch, index, ranges, order_key)
 
-    def ranges(self, index: int) -> tuple[ShardRange, ...]:
-        """The ranges of shards that make up a chunk."""
-        starts = self.dataset.starts
-        begin, end = index * self.chunk_bytes, min((index + 1) * self.chunk_bytes, self.dataset.size)
-        first = int(starts.searchsorted(begin, side="right")) - 1
-        last = int(starts.searchsorted(end))
-        ranges = []
-        for shard in range(first, last):
-            origin = int(starts[shard])
-            start, stop = max(begin - origin, 0), min(end, int(starts[shard + 1])) - origin
-            if stop > start:
-                ranges.append(ShardRange(shard, start, stop))
-        return tuple(ranges)
+
+def ranges_between(dataset: Dataset, begin: int, end: int) -> tuple[ShardRange, ...]:
+    """The ranges of shards between two places of a dataset whose shards are laid end to end."""
+    starts, end = dataset.starts, min(end, dataset.size)
+    first = int(starts.searchsorted(begin, side="right")) - 1
+    last = int(starts.searchsorted(end))
+    ranges = []
+    for shard in range(first, last):
+        origin = int(starts[shard])
+        start, stop = max(begin - origin, 0), min(end, int(starts[shard + 1])) - origin
+        if stop > start:
+            ranges.append(ShardRange(shard, start, stop))
+    return tuple(ranges)
 
 
 @functools.lru_cache(maxsize=1024)

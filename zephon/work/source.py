@@ -19,11 +19,12 @@ from typing import Protocol
 from zephon.errors import ConfigError, nearest
 from zephon.io.dataset import Dataset
 from zephon.seeds import derive, permutation
-from zephon.types import Chunk, Counts, IntArray, Json
-from zephon.work.chunks import ChunkOrder
+from zephon.types import Chunk, Counts, IntArray, Json, Sampled
+from zephon.work.chunks import ChunkOrder, ranges_between
 from zephon.work.mixture import Interleaving, MixtureSpec
 from zephon.work.tokens import TokenEstimation
 
+SAMPLE_BYTES = 1 << 18
 POLICIES = ("repeat", "stop", "redistribute")
 
 
@@ -75,8 +76,11 @@ class WorkSource(Protocol):
         """All that defines the order, as plain values: part of the stream's fingerprint."""
         ...
 
-    def sample(self, dataset: int) -> list[Chunk]:
-        """Chunks to measure a dataset on, the same everywhere."""
+    def sample(self, dataset: int, count: int) -> list[Chunk]:
+        """Up to this many pieces to measure a dataset on, spread over it, the same everywhere and in stored order.
+
+        Fewer only where they are the whole dataset. Those of half the number are among them, with the same ``index``.
+        """
         ...
 
     def plan(self, lanes: int, measured: Counts | None = None) -> Plan: ...
@@ -167,12 +171,12 @@ class StaticMixtureWorkSource:
         datasets = {dataset.name: dataset.identity for dataset in self.datasets}
         return {**self._described, "datasets": datasets, "order": list(datasets), "mixture": mixture}
 
-    def sample(self, dataset: int) -> list[Chunk]:
-        """Up to eight chunks, evenly spread over the dataset and in stored order."""
-        order = self._orders[dataset]
-        count = min(8, order.count)
-        indexes = [i * order.count // count for i in range(count)]
-        return [Chunk(dataset, 0, index, order.ranges(index)) for index in indexes]
+    def sample(self, dataset: int, count: int) -> list[Chunk]:
+        """Up to ``count`` pieces of `SAMPLE_BYTES`, evenly spread over the dataset with this number."""
+        of = self.datasets[dataset]
+        pieces = -(-of.size // SAMPLE_BYTES)
+        indexes = [i * pieces // count for i in range(count)] if count < pieces else list(range(pieces))
+        return [Chunk(dataset, 0, i, ranges_between(of, i * SAMPLE_BYTES, (i + 1) * SAMPLE_BYTES)) for i in indexes]
 
     def plan(self, lanes: int, measured: Counts | None = None) -> StaticMixturePlan:
         """Assigns the source's chunks to lanes. ``measured`` is what calibration counted, or None to use the primer."""
@@ -185,7 +189,7 @@ class StaticMixtureWorkSource:
         order, dataset = self._orders[index], self.datasets[index]
         if self._weights is None or len(self.datasets) == 1:
             return Fraction(order.count)
-        tokens, size = (measured or {}).get(dataset.name, (0, 0))
+        tokens, size, _ = (measured or {}).get(dataset.name, Sampled(0, 0))
         per_byte = Fraction(tokens, size) if tokens and size else Fraction(self._estimation.primed(dataset.name))
         return self._weights[index] / (per_byte * Fraction(dataset.size, order.count))
 

@@ -50,13 +50,15 @@ class Documents(NamedTuple):
 
     Plain lists, of which `zephon.io.reader` makes one `Columns`: a chunk may lie in hundreds of small shards, and an array for
     each of them would cost more than reading it. ``bad`` holds an addressed error for each document that could not be read
-    while others could.
+    while others could. ``size`` is what all of them take, in the shard's units, also where the last one goes on behind the
+    range that was read.
     """
 
     rows: list[int]
     records: list[Json] | None
     fields: dict[str, Column]
     bad: tuple[DataError, ...] = ()
+    size: int = 0
 
 
 def bad_document(

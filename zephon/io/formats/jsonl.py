@@ -37,7 +37,8 @@ class Jsonl:
             content = _held.get(shard.key, lambda: _decompress(shard), len)
             # Compressed shards are planned by their compressed size and cut into equal parts of the decoded content.
             start, stop = start * len(content) // shard.size, stop * len(content) // shard.size
-            return _parse(shard, _lines_from(content, start, stop))
+            documents = _parse(shard, _lines_from(content, start, stop))
+            return documents._replace(size=documents.size * shard.size // max(1, len(content)))
         return _parse(shard, _lines_between(shard, start, stop))
 
 
@@ -114,8 +115,9 @@ def _parse(shard: Shard, lines: _Lines) -> Documents:
     except ValueError:
         records = [None]
     if {*map(type, records)} <= {dict}:
-        return Documents([begin + shift for begin in begins[: len(ends)]], records, {})
-    return _one_by_one(shard, offset, [bytes(view[begin:end]) for begin, end in zip(begins, ends, strict=False)])
+        return Documents([begin + shift for begin in begins[: len(ends)]], records, {}, (), last - first)
+    documents = _one_by_one(shard, offset, [bytes(view[begin:end]) for begin, end in zip(begins, ends, strict=False)])
+    return documents._replace(size=last - first)
 
 
 def _one_by_one(shard: Shard, offset: int, lines: Sequence[bytes]) -> Documents:

@@ -80,7 +80,7 @@ class Mds:
                 rows.append(row)
             except (ValueError, IndexError) as error:
                 bad.append(_bad_sample(shard, row, error))
-        return Documents(rows, records, {}, tuple(bad))
+        return Documents(rows, records, {}, tuple(bad), (last - first) * shard.size // max(1, count))
 
 
 def _read_head(shard: Shard, whole: bytes | None) -> _Head:

@@ -13,4 +13,5 @@ class Memory:
         assert shard.memory is not None
         rows, starts = shard.memory.rows, shard.memory.starts
         first, last = starts[:-1].searchsorted((start, stop)).tolist()
-        return Documents(list(range(first, last)), [dict(rows[i]) for i in range(first, last)], {})
+        size = int(starts[last] - starts[first])
+        return Documents(list(range(first, last)), [dict(rows[i]) for i in range(first, last)], {}, (), size)

@@ -64,28 +64,29 @@ class Parquet:
         """
         arrow = _arrow()
         try:
-            rows, tables = _read_rows(shard, start, stop)
+            rows, tables, count = _read_rows(shard, start, stop)
         except (arrow.ArrowException, OSError) as error:
             raise DataError(
                 f"{shard.path} cannot be read as Parquet: {error}",
                 follows="its documents would be dropped silently",
                 remedy="restore the shard from its source",
             ) from error
+        size = len(rows) * shard.size // max(1, count)
         if not tables:
             return Documents(rows, None, {})
         table: _Table = arrow.concat_tables(tables)
         try:
-            return Documents(rows, None, _columns(arrow, table))
+            return Documents(rows, None, _columns(arrow, table), (), size)
         except UnicodeDecodeError:  # Arrow checks text only when it becomes Python's
             garbled = _garbled(arrow, table)
         bad = tuple(_bad_row(shard, rows[i], why) for i, why in garbled.items())
         table = table.filter(arrow.array([i not in garbled for i in range(len(rows))], arrow.bool_()))
         rows = [row for i, row in enumerate(rows) if i not in garbled]
-        return Documents(rows, None, _columns(arrow, table), bad)
+        return Documents(rows, None, _columns(arrow, table), bad, size)
 
 
-def _read_rows(shard: Shard, start: int, stop: int) -> tuple[list[int], list[_Table]]:
-    """The row numbers of a part of the file, and the parts of row groups that hold them."""
+def _read_rows(shard: Shard, start: int, stop: int) -> tuple[list[int], list[_Table], int]:
+    """The row numbers of a part of the file, the parts of row groups that hold them, and how many rows the file has."""
     opened = _open_files.get(shard.key, lambda: _OpenFile(_open(shard), threading.Lock()), lambda _: 1)
     metadata = opened.file.metadata
     first, last = (edge * metadata.num_rows // shard.size for edge in (start, stop))
@@ -97,7 +98,7 @@ def _read_rows(shard: Shard, start: int, stop: int) -> tuple[list[int], list[_Ta
             read = functools.partial(opened.read_row_group, number)
             tables.append(_tables.get((*shard.key, number), read, lambda table: table.nbytes).slice(begin, end - begin))
         at += rows
-    return list(range(first, last)), tables
+    return list(range(first, last)), tables, metadata.num_rows
 
 
 def _columns(arrow: ModuleType, table: _Table) -> dict[str, Column]:

@@ -67,7 +67,8 @@ class Tar:
                 rows.append(row)
             except ValueError as error:
                 bad.append(_bad_document(shard, row, sample.key, error))
-        return Documents(rows, records, {}, tuple(bad))
+        begin, end = (samples[edge].offset if edge < len(samples) else shard.size for edge in (first, last))
+        return Documents(rows, records, {}, tuple(bad), end - begin)
 
 
 def _index(shard: Shard, whole: bytes | None) -> list[_Sample]:

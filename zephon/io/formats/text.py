@@ -15,9 +15,9 @@ class Text:
         data = read_whole(shard)
         if (what := not_text(data[:64])) is not None:
             error = bad_document(shard, 0, "a file is no text", f"{shard.path} is {what}", remedy="fetch or convert the file")
-            return Documents([], None, {"text": []}, (error,))
+            return Documents([], None, {"text": []}, (error,), shard.size)
         try:
-            return Documents([0], None, {"text": [data.decode("utf-8-sig")]})
+            return Documents([0], None, {"text": [data.decode("utf-8-sig")]}, (), shard.size)
         except UnicodeDecodeError as cause:
             error = bad_document(
                 shard,
@@ -27,4 +27,4 @@ class Text:
                 follows="the document would be dropped or garbled",
                 remedy="convert the file to UTF-8, keep it out of the dataset",
             )
-            return Documents([], None, {"text": []}, (error,))
+            return Documents([], None, {"text": []}, (error,), shard.size)
