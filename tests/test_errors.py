@@ -9,15 +9,15 @@ from zephon.errors import ConfigError, DataError, ErrorAddress, address_error, a
 
 def test_an_error_says_what_is_wrong_what_would_follow_and_what_to_do() -> None:
     error = ConfigError("lanes=7 does not divide 64", follows="some lanes would get less", remedy="use 8")
-    assert str(error) == "lanes=7 does not divide 64\n  otherwise: some lanes would get less\n  to do: use 8"
+    assert str(error) == "lanes=7 does not divide 64\n  why it matters: some lanes would get less\n  fix: use 8"
 
 
 def test_a_consequence_that_is_only_the_refusal_is_the_class_s_and_not_printed() -> None:
     error = ConfigError("lanes=0", remedy="use at least 1")
     assert error.follows == "nothing starts"
-    assert str(error) == "lanes=0\n  to do: use at least 1"
+    assert str(error) == "lanes=0\n  fix: use at least 1"
     again = ConfigError(f"lanes: {error.what}", follows=error.follows, remedy=error.remedy)
-    assert str(again) == "lanes: lanes=0\n  to do: use at least 1", "also where an error is raised again under another name"
+    assert str(again) == "lanes: lanes=0\n  fix: use at least 1", "also where an error is raised again under another name"
 
 
 def test_an_error_crosses_processes_with_its_notes_and_its_address() -> None:

@@ -1,6 +1,6 @@
 """Every error a user can meet, in one place.
 
-    ZephonError                     what is wrong / what would follow / what to do
+    ZephonError                     what is wrong / why it matters / fix
     ├── ConfigError                 a value, option or name that cannot work          (also ValueError)
     │   └── NotFound                data that is named and not there                  (also FileNotFoundError)
     ├── ContractError               a run's pinned or guarded value has changed
@@ -46,8 +46,9 @@ class ZephonError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        otherwise = f"  otherwise: {self.follows}\n" if self.follows != self.refusal else ""
-        return f"{self.what}\n{otherwise}  to do: {self.remedy}"
+        # Labels that name what stands behind them: "otherwise" is read as "as an alternative".
+        matters = f"  why it matters: {self.follows}\n" if self.follows != self.refusal else ""
+        return f"{self.what}\n{matters}  fix: {self.remedy}"
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process boundaries (worker processes, isolated engine); notes and addresses travel in __dict__.

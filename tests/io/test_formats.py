@@ -176,7 +176,7 @@ def test_a_shard_that_went_since_it_was_listed_is_an_error_with_a_remedy(tmp_pat
     (tmp_path / f"a.{suffix}").unlink()
     kind = DataError if suffix == "parquet" else NotFound  # pyarrow does not tell a file that is gone from a damaged one
     for _ in range(2):
-        with pytest.raises(kind, match="to do: restore"):
+        with pytest.raises(kind, match="fix: restore"):
             texts_of(dataset)
         (tmp_path / f"a.{suffix}").mkdir(exist_ok=True)
 
@@ -233,7 +233,7 @@ def test_token_lists_in_parquet_become_ragged_columns_without_python_lists(tmp_p
 
 
 def test_data_that_is_not_there_or_unclear_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="to do:"):
+    with pytest.raises(FileNotFoundError, match="fix:"):
         Dataset.from_path("d", str(tmp_path / "missing"))
     (tmp_path / "b").mkdir()
     with pytest.raises(NotFound, match="no data file"):

@@ -57,7 +57,7 @@ def test_help_shows_groups_verbs_and_three_examples(capsys: pytest.CaptureFixtur
         (["doctor", "exp1"], "zephon status exp1"),
         (["stop", "nodes=2"], "leave it out"),
         (["nodes=2"], "choose an experiment: conf=exp1"),
-        (["conf=exp1", "scheduler=slurm"], "to do: options: kubernetes, local"),
+        (["conf=exp1", "scheduler=slurm"], "fix: options: kubernetes, local"),
     ],
 )
 def test_a_bad_command_is_refused_with_65_and_what_to_do(
@@ -66,7 +66,7 @@ def test_a_bad_command_is_refused_with_65_and_what_to_do(
     assert main(argv) == 65
     text = capsys.readouterr().err
     assert part in text
-    assert "to do:" in text
+    assert "fix:" in text
 
 
 def test_a_refused_command_leaves_nothing_behind(tmp_path: Path) -> None:

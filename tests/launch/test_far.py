@@ -110,7 +110,7 @@ def test_a_store_that_does_not_answer_or_lets_nobody_in_is_refused_with_what_to_
         done = subprocess.run(argv, env={**os.environ, **changed}, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 65, done.stderr
         assert said in done.stderr.lower()
-        assert "to do:" in done.stderr
+        assert "fix:" in done.stderr
         assert "Traceback" not in done.stderr
 
 

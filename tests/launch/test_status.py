@@ -71,7 +71,7 @@ def test_speed_checkpoint_and_the_last_error_are_shown(written: Written) -> None
 
 
 def test_status_and_list_show_an_error_in_one_line_and_once(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "rank 0: DataError: row 3 is broken\n  otherwise: it would be left out\n  to do: correct it"
+    text = "rank 0: DataError: row 3 is broken\n  why it matters: it would be left out\n  fix: correct it"
     written.supervisor(state="FAILED", status=65, message=text)
     EventLog(written.rundir, 1, "test").write("finish", status=65, cause=text)
     runs = f"runs={Path(written.rundir.root).parent}"
@@ -79,7 +79,7 @@ def test_status_and_list_show_an_error_in_one_line_and_once(written: Written, ca
         assert main([verb, runs]) == 0
         shown = capsys.readouterr().out
         assert shown.count("row 3 is broken") == 1, shown
-        assert "otherwise" not in shown
+        assert "why it matters" not in shown
 
 
 def test_runs_are_found_by_name_by_path_and_as_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

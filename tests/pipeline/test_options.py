@@ -46,7 +46,7 @@ def test_a_change_leaves_the_other_options_and_the_old_value_as_they_were() -> N
     before = Options(max_workers=3)
     after = before.updated({"dp_degree": 4, "dp_group_id": 3})
     assert (before, after) == (Options(max_workers=3), Options(max_workers=3, dp_degree=4, dp_group_id=3))
-    with pytest.raises(ConfigError, match="options has no option 'dp_dgree'\n  to do: did you mean 'dp_degree'"):
+    with pytest.raises(ConfigError, match="options has no option 'dp_dgree'\n  fix: did you mean 'dp_degree'"):
         before.updated({"dp_dgree": 4})
     with pytest.raises(dataclasses.FrozenInstanceError):
         before.max_workers = 4  # type: ignore[misc]

@@ -103,7 +103,7 @@ def source() -> StaticMixtureWorkSource:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda p: p.options(runer="inline"), "options has no option 'runer'\n  to do: did you mean 'runner'"),
+        (lambda p: p.options(runer="inline"), "options has no option 'runer'\n  fix: did you mean 'runner'"),
         (lambda p: p.options(runner="thread"), "options(runner='thread') is not one of 'threads', 'process', 'inline'"),
         (lambda p: p.options(on_error={"d": "skip"}), "options(on_error='skip') is not one of 'raise', 'quarantine'"),
         (lambda p: p.options(max_workers=-1), "options(max_workers=-1) is below 0"),

@@ -31,10 +31,10 @@ class Oven:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ({"mode": "bakes"}, "oven(mode='bakes') is not one of 'bake', 'grill'\n  to do: did you mean 'bake'?"),
+        ({"mode": "bakes"}, "oven(mode='bakes') is not one of 'bake', 'grill'\n  fix: did you mean 'bake'?"),
         ({"mode": None}, "oven(mode=None) is not one of"),
         ({"mode": ["bake"]}, "oven(mode=['bake']) is not one of"),
-        ({"minutes": 0}, "oven(minutes=0) is below 1\n  to do: give at least 1"),
+        ({"minutes": 0}, "oven(minutes=0) is below 1\n  fix: give at least 1"),
         ({"minutes": "5"}, "oven(minutes='5') is not a whole number"),
         ({"minutes": 5.0}, "oven(minutes=5.0) is not a whole number"),
         ({"minutes": True}, "oven(minutes=True) is not a whole number"),
@@ -66,7 +66,7 @@ class Kitchen:
 
 def test_an_unknown_keyword_names_the_nearest_and_the_signature_stays_visible() -> None:
     assert Kitchen().cook("soup", minutes=7) == Kitchen().cook(dish="soup", minutes=7) == "soup 7"
-    with pytest.raises(ConfigError, match="cook has no option 'minuts'\n  to do: did you mean 'minutes'") as caught:
+    with pytest.raises(ConfigError, match="cook has no option 'minuts'\n  fix: did you mean 'minutes'") as caught:
         Kitchen().cook("soup", minuts=7)  # type: ignore[call-arg]
     assert caught.value.remedy == "did you mean 'minutes'?"
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'dish'"):

@@ -202,7 +202,7 @@ def test_data_that_is_not_enough_for_one_step_is_an_error_on_every_rank_and_no_r
     for status, log in workers_with_logs(tmp_path, 2):
         assert status == 65
         assert "the data ends before the first step: it is not enough for" in log
-        assert "to do: use smaller chunks (data.chunk_bytes), fewer lanes, more data" in log
+        assert "fix: use smaller chunks (data.chunk_bytes), fewer lanes, more data" in log
     assert not (tmp_path / "data_end.json").exists()
 
 

@@ -146,8 +146,8 @@ def _nondeterministic(name: str, where: str) -> Issue:
         "nondeterministic",
         "error",
         f"{name} gave two different results for the same input, {where}\n"
-        "  otherwise: a restarted run would train on other data than an uninterrupted one\n"
-        "  to do: take randomness from the document itself (its id or text), never from a clock or a global generator",
+        "  why it matters: a restarted run would train on other data than an uninterrupted one\n"
+        "  fix: take randomness from the document itself (its id or text), never from a clock or a global generator",
     )
 
 

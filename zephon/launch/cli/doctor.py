@@ -58,7 +58,7 @@ def doctor(arguments: Arguments, console: Console) -> int:
     console.print("checking this machine" + (" and the experiment ..." if arguments.overrides else " ..."), highlight=False)
     rows = list(findings(arguments))
     table = Table(box=None, padding=(0, 2))
-    for title in ("subject", "", "finding", "to do"):
+    for title in ("subject", "", "finding", "fix"):
         table.add_column(title)
     colours = {"ok": "green", "warning": "yellow", "problem": "bold red"}
     for row in rows:
