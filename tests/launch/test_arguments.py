@@ -197,6 +197,44 @@ def test_help_is_shown_whatever_else_was_typed() -> None:
         assert parse([verb, "--help", "exp1", "b", "c", "x=1"]).help
 
 
+def test_help_and_version_may_be_typed_as_verbs() -> None:
+    assert parse(["help"]) == parse(["--help"])
+    assert parse(["version"]) == parse(["--version"])
+    assert parse(["help", "stop"]) == parse(["stop", "--help"])
+    with pytest.raises(ConfigError, match="'sotp' is not a verb"):
+        parse(["help", "sotp"])
+
+
+@pytest.mark.parametrize("word", ["stpo", "stopp", "sop", "rmm", "rn", "remove", "kill"])
+def test_a_verb_that_ends_or_removes_a_run_is_never_suggested_for_another_word(word: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse([word, "exp1"])
+    near = re.search(r"did you mean '(.*?)'", caught.value.remedy)
+    assert near is None or not VERBS[near[1]].ends
+    assert "verbs: doctor, list, logs, plan, rescale, resume, rm, run, status, stop, verify" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("word", "verb"), [("start", "run"), ("ls", "list"), ("statsu", "status"), ("resum", "resume")])
+def test_a_word_for_a_verb_gets_the_verb(word: str, verb: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean '{verb}'"):
+        parse([word])
+
+
+@pytest.mark.parametrize(
+    ("argv", "remedy"),
+    [
+        (["--nodes", "2", "conf=exp1"], "fields are written key=value: nodes=2"),
+        (["rescale", "exp1", "--nodes=2"], "fields are written key=value: nodes=2"),
+        (["conf=exp1", "--lr", "0.1"], "fields are written key=value: optimizer.lr=0.1"),
+        (["conf=exp1", "--microbatch-size", "4"], "fields are written key=value: trainer.microbatch_size=4"),
+    ],
+)
+def test_a_field_typed_as_a_flag_gets_the_argument_to_type(argv: list[str], remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(argv)
+    assert caught.value.remedy == remedy
+
+
 def test_an_argument_of_the_launcher_given_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="runs= is given twice"):
         parse(["list", "runs=a", "runs=b"])
@@ -206,6 +244,9 @@ LIGHT = [
     [],
     ["--help"],
     ["--version"],
+    ["version"],
+    ["help"],
+    ["help", "run"],
     ["--completion", "bash"],
     ["--complete", "zephon "],
     ["--complete", "zephon run conf="],

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.launch.written import Written
 from zephon.launch.cli.logs import Tail, level_of, merged
+from zephon.launch.cli.main import main
 
 
 def test_logs_are_merged_by_time_follow_new_lines_and_filter_by_rank(tmp_path: Path) -> None:
@@ -26,6 +28,23 @@ def test_logs_are_merged_by_time_follow_new_lines_and_filter_by_rank(tmp_path: P
         file.write("ne\n")
     assert list(merged(tmp_path, tails)) == [("rank 2 (node-1)", "half a line")]
     assert [name for name, _ in merged(tmp_path, {}, rank=2)] == ["rank 2 (node-1)"] * 3
+
+
+def test_a_rank_that_the_attempt_never_had_is_refused_with_its_ranks_and_a_tail_is_the_last_lines(
+    written: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written.supervisor(state="DONE").progress()
+    folder, runs = Path(written.rundir.path("attempts", "0001", "logs", "node-0")), Path(written.rundir.root).parent
+    folder.mkdir(parents=True)
+    for rank in range(2):
+        mark = f"--- 2025-12-30T10:00:00Z generation 1 rank {rank} of 2"
+        (folder / f"rank-{rank}.log").write_text("\n".join([mark, "one", "two", "three", ""]))
+    assert main(["logs", "toy", "--rank", "9", f"runs={runs}"]) == 65
+    shown = capsys.readouterr()
+    assert "attempt 1 of toy has no rank 9" in shown.err
+    assert "its ranks are 0, 1" in shown.err
+    assert main(["logs", "toy", "--rank", "1", "--tail", "2", f"runs={runs}"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["rank 1 (node-0) | two", "rank 1 (node-0) | three"]
 
 
 def test_a_line_belongs_to_the_global_rank_of_its_generation(tmp_path: Path) -> None:

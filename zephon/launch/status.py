@@ -36,6 +36,7 @@ class RunStatus:
         eta_s: seconds left at the present speed, when it is known.
         checkpoint, checkpoint_age_s: step and age of the newest complete checkpoint.
         error: what ended or last disturbed the run.
+        started, took_s: when the newest attempt was started, and how long it runs or ran.
         resize: the last ``resized`` event: sizes, stall, its parts, steps lost.
         stages: each stage's state in this attempt (waiting, running, done, skipped, failed, stopped, interrupted), in order;
             empty where training is all.
@@ -65,6 +66,8 @@ class RunStatus:
     failures: int = 0
     lost: int = 0
     resizes: int = 0
+    started: float | None = None
+    took_s: float | None = None
     resize: Resized | None = None
     stages: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -105,6 +108,9 @@ def status_of(rundir: RunDir, *, now: float | None = None, events: EventReader |
     shown = _shown(state, stepped=age is not None, stalled=stalled, finished=finished) if submitted or not finished else "DONE"
     checkpoint = newest_checkpoint(rundir)
     ended = f"the data ended after {progress.step} of {steps} steps"
+    happened = events.of_attempt(attempt)
+    started = happened[0].time if happened else None
+    last = now if shown in LIVE else max([event.time for event in happened[-1:]] + [progress.time if age is not None else 0.0])
     return RunStatus(
         name=rundir.root.rstrip("/").rsplit("/", 1)[-1],
         url=rundir.url,
@@ -126,10 +132,12 @@ def status_of(rundir: RunDir, *, now: float | None = None, events: EventReader |
         progress_age_s=age,
         status=state.status,
         message=ended if ended_early and shown == "DONE" else state.message,
-        error=_last_error(events.of_attempt(attempt)),
+        error=_last_error(happened),
         failures=state.counts.failures,
         lost=state.counts.lost,
         resizes=state.counts.resizes,
+        started=started,
+        took_s=None if started is None else last - started,
         resize=state.resized,
         stages=_stages(state),
     )

@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -156,6 +157,7 @@ class Comparison:
 
     Args:
         steps: how many steps both have.
+        repeated: how many steps of one ledger were trained more than once.
         first: the first step that differs, or None.
         lane: its first lane that differs, or None.
         sentence: the result as a sentence.
@@ -168,6 +170,7 @@ class Comparison:
     lane: int | None
     sentence: str
     apart: float | None = None
+    repeated: int = 0
 
     @property
     def equal(self) -> bool:
@@ -201,11 +204,17 @@ def compare(path: str, other: str | None = None) -> Comparison:
         steps &= {entry.step for entry in entries}
     if not steps:
         return Comparison(0, None, None, "the ledgers have no step in common: nothing was compared")
-    repeats = f", {len(entries) - len(steps)} of them trained more than once" if other is None else ""
-    sentence = f"{len(steps)} steps compared{repeats}: the same global batch at every step"
+    repeated = 0
+    sentence = f"{len(steps)} steps compared: the same global batch at every step"
+    if other is None:
+        repeated = sum(times > 1 for times in Counter(entry.step for entry in entries).values())
+        if not repeated:
+            sentence = f"none of {len(steps)} steps was trained more than once: there was nothing to compare"
+            return Comparison(len(steps), None, None, sentence)
+        sentence = f"{repeated} of {len(steps)} steps were trained more than once: the same global batch each time"
     if apart:
         sentence += f"; losses {max(apart):.1e} apart at most, relative" if max(apart) else "; losses equal to the last bit"
-    return Comparison(len(steps), None, None, sentence, max(apart, default=None))
+    return Comparison(len(steps), None, None, sentence, max(apart, default=None), repeated)
 
 
 def _apart(entry: Entry, other: Entry) -> list[float]:

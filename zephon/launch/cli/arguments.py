@@ -11,7 +11,20 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from zephon.errors import ConfigError, nearest
-from zephon.launch.cli.grammar import DEFAULT_RUNS, FLAGS, LEVELS, OWN_KEYS, VERBS, Flag, command, flags_of, verb_named
+from zephon.launch.cli.grammar import (
+    AS_FLAGS,
+    DEFAULT_RUNS,
+    FLAGS,
+    LEVELS,
+    MEANT,
+    OWN_KEYS,
+    VERBS,
+    Flag,
+    command,
+    flags_of,
+    verb_named,
+)
+from zephon.launch.config.schema import fields_named
 
 _ALONE = ("--help", "--version", "--completion", "--complete")
 _LONG = {flag.short: name for name, flag in FLAGS.items() if flag.short}
@@ -46,6 +59,8 @@ class Arguments:
     follow: bool = False
     rank: int | None = None
     level: str = LEVELS[0]
+    tail: int | None = None
+    yes: bool = False
     no_wait: bool = False
     version: bool = False
     completion: str | None = None
@@ -118,7 +133,7 @@ def parse(argv: Sequence[str]) -> Arguments:
     verb, tokens = _split_verb(argv)
     namespace, unknown = parser(verb).parse_known_intermixed_args(tokens)
     for token in unknown:
-        raise _not_taken_flag(verb, token.partition("=")[0])
+        raise _not_taken_flag(verb, token, tokens)
     flags = vars(namespace)
     typed: list[str] = flags.pop("arguments")
     if flags.get("help"):
@@ -172,28 +187,53 @@ def _split_verb(argv: Sequence[str]) -> tuple[str, list[str]]:
         return ("" if spelled & set(_ALONE) else "run"), tokens
     if _is_override(tokens[index]):
         return "run", tokens
+    if index and tokens[index] not in VERBS and flag_named(tokens[index - 1]) is None:
+        return "run", tokens  # what stands behind an unknown flag is its value; the flag is refused
     verb = tokens.pop(index)
+    if verb in AS_FLAGS:
+        tokens.append(AS_FLAGS[verb])
+        return _split_verb(tokens) if verb_index(tokens) is not None else ("", tokens)
     if verb not in VERBS:
-        raise ConfigError(
-            f"{verb!r} is not a verb",
-            follows="there is nothing to do",
-            remedy=f"{nearest(verb, VERBS, kind='verbs')}; a run starts with: zephon run conf=exp1",
-        )
+        raise _no_verb(verb)
     return verb, tokens
+
+
+def _no_verb(typed: str) -> ConfigError:
+    """Names the nearest verb, but never one that ends or removes a run: a caller who repeats the line must not lose it."""
+    harmless = [verb for verb in VERBS if not VERBS[verb].ends]
+    near = f"did you mean {MEANT[typed]!r}?" if typed in MEANT else nearest(typed, harmless)
+    listed = f" (verbs: {', '.join(sorted(VERBS))})"
+    return ConfigError(
+        f"{typed!r} is not a verb",
+        follows="there is nothing to do",
+        remedy=(near if near.startswith("did you mean") else "") + listed + "; a run starts with: zephon run conf=exp1",
+    )
 
 
 def _is_override(text: str) -> bool:
     return "=" in text or text.startswith("~")
 
 
-def _not_taken_flag(verb: str, typed: str) -> ConfigError:
+def _not_taken_flag(verb: str, token: str, tokens: Sequence[str]) -> ConfigError:
+    typed, equals, value = token.partition("=")
     name = _LONG.get(typed, typed)
     takers = [command(other) for other in ("", *VERBS) if name in flags_of(other)]
     if takers:
         remedy = f"leave it out; {typed} is taken by {', '.join(takers)}"
+    elif key := _key_named(verb, typed.lstrip("-").replace("-", "_")):
+        follower = next(iter(tokens[tokens.index(token) + 1 :]), "VALUE") if not equals else value
+        remedy = f"fields are written key=value: {key}={follower}"
     else:
         remedy = nearest(typed, [flag for flag in flags_of(verb) if not FLAGS[flag].hidden])
     return ConfigError(f"{command(verb)} does not take {typed}", follows="it would have no effect", remedy=remedy)
+
+
+def _key_named(verb: str, word: str) -> str:
+    """The key=value argument of a verb whose name, or whose last part, is this word; empty where there is none."""
+    taken = verb_named(verb)
+    if word in taken.keys:
+        return word
+    return "" if taken.fields == "none" else next(iter(fields_named(word)), "")
 
 
 def _check_names(arguments: Arguments) -> None:
@@ -232,6 +272,8 @@ def _check_keys(arguments: Arguments) -> None:
         takers = ", ".join(command(other) for other in VERBS if _takes(other, key))
         fields = verb_named(arguments.verb).fields != "none"
         own = "" if fields else f"; {command(arguments.verb)} takes {' and '.join(f'{name}=' for name in keys)} alone"
+        if (near := nearest(key, keys)).startswith("did you mean") and not fields:
+            own += f"; {near}"
         raise ConfigError(
             f"{command(arguments.verb)} does not take {unused[0]!r}",
             follows="it would be ignored",

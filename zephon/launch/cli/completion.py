@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterable
 
 from zephon.launch.cli.arguments import flag_named, verb_index
-from zephon.launch.cli.grammar import DEFAULT_RUNS, FLAGS, VERBS, Verb, flags_of
+from zephon.launch.cli.grammar import AS_FLAGS, DEFAULT_RUNS, FLAGS, VERBS, Verb, flags_of
 from zephon.launch.config.packaged import groups_in
 from zephon.launch.config.schema import choices_of, field_names
 
@@ -65,7 +65,11 @@ def _possible(current: str, before: list[str]) -> Iterable[str]:
     config_dir = next((before[i + 1] for i, token in enumerate(before[:-1]) if token == "--config-dir"), None)
     if "=" in current:
         return _values(current.partition("=")[0], config_dir)
-    verbs = [] if before else list(VERBS)
+    verbs = list(VERBS) if before in ([], ["help"]) else []
+    if not before:
+        verbs += AS_FLAGS
+    if before == ["help"]:
+        return verbs
     return [*verbs, *(_runs(before) if VERBS[verb].names else []), *_keys(VERBS[verb], config_dir)]
 
 

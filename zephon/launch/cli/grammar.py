@@ -45,6 +45,7 @@ class Verb:
         keys: the launcher's own key=value arguments that it takes.
         flags: the flags that it takes.
         example: a command line that works.
+        ends: it ends or removes a run, so it is never suggested to a caller who typed another word.
     """
 
     help: str
@@ -54,6 +55,7 @@ class Verb:
     keys: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     example: str = ""
+    ends: bool = False
 
 
 def at_least(lowest: int) -> Callable[[str], int]:
@@ -81,6 +83,8 @@ FLAGS = {
     "--follow": Flag(short="-f", help="go on until the run ends"),
     "--rank": Flag(metavar="N", read=at_least(0), help="only this global rank (default: all)"),
     "--level": Flag(choices=LEVELS, help=f"only lines of this level and above (default: {LEVELS[0]})"),
+    "--tail": Flag(metavar="N", read=at_least(1), help="only the last N lines of what there is"),
+    "--yes": Flag(short="-y", help="remove without a question"),
     "--no-wait": Flag(help="return at once (default: return when it is done)"),
     "--version": Flag(help="print the version"),
     "--completion": Flag(choices=("bash", "zsh"), help="print what to eval for completion in this shell"),
@@ -124,8 +128,8 @@ VERBS = {
         call="zephon.launch.cli.logs:logs",
         names=("RUN",),
         keys=("runs",),
-        flags=("--follow", "--rank", "--level"),
-        example="zephon logs exp1 -f --level warning",
+        flags=("--follow", "--rank", "--level", "--tail"),
+        example="zephon logs exp1 -f --level warning --tail 20",
     ),
     "rescale": Verb(
         help="change the number of nodes of a running run",
@@ -142,6 +146,7 @@ VERBS = {
         keys=("runs",),
         flags=("--no-wait",),
         example="zephon stop exp1",
+        ends=True,
     ),
     "resume": Verb(
         help="go on with a stopped or failed run",
@@ -153,7 +158,7 @@ VERBS = {
         example="zephon resume exp1 nodes=1",
     ),
     "list": Verb(
-        help="show all runs",
+        help="show all runs, the newest first",
         call="zephon.launch.cli.views:list_runs",
         keys=("runs",),
         flags=("--json",),
@@ -173,7 +178,19 @@ VERBS = {
         keys=("runs",),
         example="zephon verify exp1 exp1-on-8-nodes",
     ),
+    "rm": Verb(
+        help="remove a run that has ended, with its checkpoints and logs",
+        call="zephon.launch.cli.remove:remove",
+        names=("RUN",),
+        keys=("runs",),
+        flags=("--yes",),
+        example="zephon rm exp1",
+        ends=True,
+    ),
 }
+AS_FLAGS = {"help": "--help", "version": "--version"}  # typed as verbs: `zephon help stop` is `zephon stop --help`
+AS_FLAGS = {"help": "--help", "version": "--version"}  # typed as verbs: `zephon help stop` is `zephon stop --help`
+MEANT = {"start": "run", "launch": "run", "train": "run", "ls": "list", "ps": "list", "log": "logs", "show": "status"}
 NO_VERB = Verb(help="elastic, reproducible training runs", flags=("--config-dir", "--version", "--completion", "--complete"))
 
 

@@ -17,7 +17,7 @@ examples
   zephon rescale exp1 nodes=2                  change the size of a running run; no step is lost
   zephon resume exp1 nodes=1                   go on with a stopped run, on another size if you like
 
-verbs (each has its own help: zephon VERB --help)
+verbs (each has its own help: zephon help VERB; also: zephon version)
 {verbs}"""
 _RUN = "a run: its name below runs=, or a path; without one, the run started last"
 _FIELD = {

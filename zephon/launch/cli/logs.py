@@ -11,13 +11,14 @@ import os
 import re
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
 
-from zephon.errors import ZephonError
+from zephon.errors import ConfigError, ZephonError
 from zephon.launch.backends.registry import backend_of
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.cli.grammar import LEVELS
@@ -48,7 +49,9 @@ def _show(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     if not directory.exists() and not rundir.local:
         with tempfile.TemporaryDirectory() as folder:
             fetch_logs(rundir, status.attempt, Path(folder))
-            _print(Path(folder), {}, arguments, console)
+            tails: dict[Path, Tail] = {}
+            _print(Path(folder), tails, arguments, console, tail=arguments.tail)
+            _check_rank(tails, arguments.rank, status)
         return 0
     _print_files(rundir, directory, arguments, console)
     return 0
@@ -61,19 +64,35 @@ def _first_error(status: RunStatus, console: Console) -> None:
 
 def _print_files(rundir: RunDir, directory: Path, arguments: Arguments, console: Console) -> None:
     tails: dict[Path, Tail] = {}
-    events = EventReader(rundir)
+    events, tail = EventReader(rundir), arguments.tail
     while True:
-        live = arguments.follow and status_of(rundir, events=events).state in LIVE
-        _print(directory, tails, arguments, console)
+        status = status_of(rundir, events=events)
+        live = arguments.follow and status.state in LIVE
+        _print(directory, tails, arguments, console, tail=tail)
+        tail = None  # the lines that follow are all new
+        if not live or status.world_size:  # while it starts, the rank may still come
+            _check_rank(tails, arguments.rank, status)
         if not live:
             return
         time.sleep(0.3)
 
 
-def _print(directory: Path, tails: dict[Path, Tail], arguments: Arguments, console: Console) -> None:
-    for name, line in merged(directory, tails, rank=arguments.rank):
-        if level_of(line) >= LEVELS.index(arguments.level):
-            console.print(f"{name} | {line}", markup=False, highlight=False)
+def _print(directory: Path, tails: dict[Path, Tail], arguments: Arguments, console: Console, *, tail: int | None) -> None:
+    lines = merged(directory, tails, rank=arguments.rank)
+    wanted = (f"{name} | {line}" for name, line in lines if level_of(line) >= LEVELS.index(arguments.level))
+    for line in wanted if tail is None else deque(wanted, maxlen=tail):
+        console.print(line, markup=False, highlight=False)
+
+
+def _check_rank(tails: dict[Path, Tail], rank: int | None, status: RunStatus) -> None:
+    """Refuses a rank that the attempt has not had: no line of it would ever come."""
+    ranks = sorted(set().union(*(tail.ranks for tail in tails.values()), range(status.world_size)))
+    if rank is not None and rank not in ranks:
+        raise ConfigError(
+            f"attempt {status.attempt} of {status.name} has no rank {rank}",
+            follows="no line would be shown",
+            remedy=f"its ranks are {', '.join(map(str, ranks))}" if ranks else "leave --rank out: no rank has written yet",
+        )
 
 
 def _show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
@@ -90,12 +109,19 @@ def _show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
         _print_files(rundir, directory, arguments, console)
         if rank is not None or arguments.follow:
             return 0
+    follow = rank is not None and arguments.follow
+    if follow and arguments.tail is not None:
+        raise ConfigError(
+            "--tail cannot be combined with --follow where the logs are in the pods",
+            follows="the end of a log that grows is not known",
+            remedy="leave one of the two out",
+        )
     for index in [rank] if rank is not None else range(status.target):
-        follow = rank is not None and arguments.follow
         try:
-            for line in backend_of(rundir, status.attempt).log_lines(rundir, status.attempt, index, follow=follow):
-                if level_of(line) >= LEVELS.index(arguments.level):
-                    console.print(f"node-{index} | {line.rstrip()}", markup=False, highlight=False)
+            lines = backend_of(rundir, status.attempt).log_lines(rundir, status.attempt, index, follow=follow)
+            wanted = (line.rstrip() for line in lines if level_of(line) >= LEVELS.index(arguments.level))
+            for line in wanted if arguments.tail is None else deque(wanted, maxlen=arguments.tail):
+                console.print(f"node-{index} | {line}", markup=False, highlight=False)
         except ZephonError as error:
             if not files:
                 raise
@@ -105,13 +131,14 @@ def _show_remote(rundir: RunDir, arguments: Arguments, console: Console) -> int:
 
 @dataclasses.dataclass
 class Tail:
-    """One log file as far as it has been read, with the time and the global rank of its last line."""
+    """One log file as far as it has been read: time and global rank of its last line, and the ranks of all its lines."""
 
     path: Path
     name: str
     offset: int = 0
     time: float = 0.0
     rank: int | None = None
+    ranks: set[int] = dataclasses.field(default_factory=set)
 
     def read(self) -> Iterator[tuple[float, int | None, str, str]]:
         """New whole lines: (time, rank, label, line). A line without a stamp has the time of the line before."""
@@ -129,7 +156,9 @@ class Tail:
                 stamp = written  # they end the file, so the file's own time is theirs
             self.time = max(self.time, stamp or 0.0)
             mark = _MARK.match(line)
-            self.rank = int(mark[1]) if mark else self.rank
+            if mark:
+                self.rank = int(mark[1])
+                self.ranks.add(self.rank)
             yield self.time, self.rank, self._label(), line
 
     def _label(self) -> str:

@@ -15,13 +15,14 @@ from zephon.launch import control
 from zephon.launch import start as launcher
 from zephon.launch.backends.registry import backend_of
 from zephon.launch.cli.arguments import Arguments
+from zephon.launch.cli.asking import chosen
 from zephon.launch.cli.display import follow, one_line, resize_text
 from zephon.launch.cli.grammar import DEFAULT_RUNS
 from zephon.launch.cli.plan import config_text
 from zephon.launch.cli.views import run_of
 from zephon.launch.config.compose import Composed, compose
 from zephon.launch.job import DEFAULT_WORKER
-from zephon.launch.status import LIVE, RunStatus, records_dir, status_of
+from zephon.launch.status import LIVE, RunStatus, find_run, records_dir, run_names, status_of
 from zephon.run.contract_file import read_contract
 from zephon.run.directory import RunDir
 from zephon.run.specs import newest_spec
@@ -157,7 +158,10 @@ def resume(arguments: Arguments, console: Console) -> int:
 
 
 def stop(arguments: Arguments, console: Console) -> int:
-    rundir = run_of(arguments)
+    rundir = run_of(arguments) if arguments.names else _running(arguments)
+    if rundir is None:
+        console.print("nothing was stopped", highlight=False)
+        return Exit.INTERRUPTED
     before = status_of(rundir)
     if before.state not in LIVE:
         console.print(f"{before.name} is not running: {before.state} at step {before.step} of {before.steps}", highlight=False)
@@ -167,6 +171,17 @@ def stop(arguments: Arguments, console: Console) -> int:
         return report_end(status, console)
     report_end(status, console) if status.state not in LIVE else console.print(one_line(status), highlight=False)
     return 0
+
+
+def _running(arguments: Arguments) -> RunDir | None:
+    """The run to stop where none was named: the one that is running; of several the caller chooses, or none."""
+    top = arguments.runs.rstrip("/")
+    running = [name for name in run_names(arguments.runs) if status_of(RunDir(f"{top}/{name}")).live]
+    if len(running) < 2:
+        return find_run(running[0] if running else None, arguments.runs)
+    question, remedy = f"{len(running)} runs are running; which one stops?", f"name one: zephon stop {' | '.join(running)}"
+    name = chosen(question, running, remedy=remedy)
+    return find_run(name, arguments.runs) if name else None
 
 
 def rescale(arguments: Arguments, console: Console) -> int:
@@ -180,8 +195,24 @@ def rescale(arguments: Arguments, console: Console) -> int:
     return _rescale(rundir, int(text), arguments, console)
 
 
+def _not_running(status: RunStatus, nodes: int) -> ConfigError:
+    if status.state == "DONE":
+        return ConfigError(
+            f"{status.name} is finished: {status.step} of {status.steps} steps are done",
+            follows="there is no node left whose number could change",
+            remedy=f"begin a new run from its last checkpoint: {_command('resume', status.url)} fork=NAME",
+        )
+    return ConfigError(
+        f"{status.name} is not running: {status.state} at step {status.step} of {status.steps}",
+        follows="there is no node whose number could change",
+        remedy=f"go on with it at that size: {_command('resume', status.url)} nodes={nodes}",
+    )
+
+
 def _rescale(rundir: RunDir, nodes: int, arguments: Arguments, console: Console) -> int:
     before, began = status_of(rundir), time.monotonic()
+    if before.state not in LIVE:
+        raise _not_running(before, nodes)
     if before.state in control.UNSETTLED:
         console.print(f"{before.name} is {before.state}; its size is changed when it makes steps", highlight=False)
     if text := backend_of(rundir, before.attempt).preview(rundir, before.attempt, nodes):

@@ -1,4 +1,7 @@
-"""``verify RUN [OTHER]``: the proof. Ledgers are compared step by step; the first difference names step and lane."""
+"""``verify RUN [OTHER]``: the proof. Ledgers are compared step by step; the first difference names step and lane.
+
+Of one run alone only steps that were trained twice can be compared; where there is none, that is said.
+"""
 
 from __future__ import annotations
 
@@ -23,4 +26,7 @@ def verify(arguments: Arguments, console: Console) -> int:
             )
     comparison = ledger.compare(first.url, second.url if second else None)
     console.print(comparison.sentence, markup=False, highlight=False)
+    if second is None and comparison.equal and not comparison.repeated:
+        name = first.root.rstrip("/").rpartition("/")[2]
+        console.print(f"compare it with another run: zephon verify {name} OTHER", markup=False, highlight=False)
     return Exit.DONE if comparison.equal else Exit.DISAGREES

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import time
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -34,6 +37,16 @@ def first_line(text: str) -> str:
     return text.strip().partition("\n")[0].strip()
 
 
+_WHO_FIRST = re.compile(r"(rank \d+ on \S+?)(?: ended first, with status (-?\d+)|: status (-?\d+)): (.+)")
+
+
+def cause_first(text: str) -> str:
+    """The first line of an error with the cause before the rank that had it: a narrow line is cut at its end."""
+    line = first_line(text)
+    match = _WHO_FIRST.fullmatch(line)
+    return f"{match[4]} ({match[1]}, status {match[2] or match[3]})" if match else line
+
+
 def status_table(run: RunStatus) -> Table:
     """Everything that ``status`` knows, the last error first."""
     live = run.state in LIVE
@@ -46,12 +59,12 @@ def status_table(run: RunStatus) -> Table:
         ("loss", f"{run.loss:.4f}" if run.loss is not None else "–"),
         ("speed", f"{run.tokens_per_s:,.0f} tokens/s" if run.tokens_per_s is not None else "–"),
         ("size", f"{run.nodes} of {run.target} nodes, world {run.world_size}"),
-        ("attempt", f"{run.attempt}, generation {run.generation}"),
+        ("attempt", f"{run.attempt}, generation {run.generation}{_since(run)}"),
         *([("stages", stages_text(run.stages))] if run.stages else []),
         ("counted", f"{run.failures} failures, {run.lost} lost nodes, {run.resizes} resizes"),
     ]
     if run.error:
-        rows.insert(0, ("last error", first_line(run.error)))
+        rows.insert(0, ("last error", cause_first(run.error)))
     if run.resize is not None:
         rows.append(("last resize", resize_text(run.resize)))
     if run.checkpoint is not None:
@@ -74,17 +87,37 @@ def list_runs(arguments: Arguments, console: Console) -> int:
     elif not statuses:
         console.print(f"no runs in {arguments.runs}", highlight=False)
     else:
-        console.print(list_table(statuses))
+        for line in list_lines(statuses, time.time()):
+            console.print(line, highlight=False)
     return 0
 
 
-def list_table(statuses: list[RunStatus]) -> Table:
-    """One row per run."""
-    table = Table(box=None, padding=(0, 2))
-    for title in ("run", "state", "step", "loss", "nodes", "attempt", "last error"):
-        table.add_column(title)
-    for run in statuses:
-        loss = f"{run.loss:.4f}" if run.loss is not None else "–"
-        error = first_line(run.error)[:60]
-        table.add_row(run.name, run.state, f"{run.step}/{run.steps}", loss, str(run.nodes), str(run.attempt), error)
-    return table
+_TITLES = ("run", "state", "step", "loss", "nodes", "attempt", "started", "ran")
+
+
+def list_lines(statuses: Sequence[RunStatus], now: float) -> list[str]:
+    """A line per run, the newest first and never shortened; below a run what went wrong, as far as it has not ended well."""
+    newest_first = sorted(statuses, key=lambda run: run.started or 0.0, reverse=True)
+    rows = [_TITLES, *(_cells(run, now) for run in newest_first)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    listed = lines[:1]
+    for line, run in zip(lines[1:], newest_first, strict=True):
+        listed.append(line)
+        if (cause := cause_first(run.error or run.message)) and run.state != "DONE":
+            listed.append(f"    {cause}")
+    return listed
+
+
+def _cells(run: RunStatus, now: float) -> tuple[str, ...]:
+    loss = f"{run.loss:.4f}" if run.loss is not None else "–"
+    age = f"{duration(now - run.started)} ago" if run.started is not None else "–"
+    step = f"{run.step}/{run.steps}"
+    return run.name, run.state, step, loss, str(run.nodes), str(run.attempt), age, duration(run.took_s)
+
+
+def _since(run: RunStatus) -> str:
+    if run.started is None:
+        return ""
+    how = "runs" if run.live else "ran"
+    return f", started {duration(time.time() - run.started)} ago, {how} for {duration(run.took_s)}"

@@ -104,7 +104,9 @@ def kind_at(dotted: str) -> object:
 
 
 def _did_you_mean(dotted: str, known: list[str]) -> str:
-    """The nearest field of the same level, else of the whole spec by its last part."""
+    """The fields with this last part, else the nearest of the same level, else of the whole spec by its last part."""
+    if same := fields_named(dotted.rpartition(".")[2]):
+        return f"did you mean {' or '.join(map(repr, same))}?"
     at_level = nearest(dotted, known)
     if at_level.startswith("did you mean"):
         return at_level
@@ -113,6 +115,11 @@ def _did_you_mean(dotted: str, known: list[str]) -> str:
     if close.startswith("did you mean"):
         return f"did you mean {by_last_part[close.split(chr(39))[1]]!r}?"
     return at_level
+
+
+def fields_named(word: str) -> list[str]:
+    """The fields with this dotted name, or with it as their last part: ``lr`` is ``optimizer.lr``."""
+    return [name for name in field_names() if name == word or name.endswith(f".{word}")]
 
 
 @functools.cache
