@@ -16,8 +16,8 @@ from tests.agent.toy import Toy, toy_spec
 from zephon.errors import ConfigError
 from zephon.launch import control
 from zephon.launch import start as session
-from zephon.launch.cli.display import stage_lines
 from zephon.launch.cli.main import main
+from zephon.launch.cli.wording import stage_lines
 from zephon.launch.config.compose import compose
 from zephon.launch.stored import changed
 from zephon.run.attempt_stages import AttemptStages, write_attempt_stages

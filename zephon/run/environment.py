@@ -13,8 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-import psutil
-
 from zephon.fastjson import Json
 from zephon.run.directory import RunDir
 from zephon.run.plain import as_record
@@ -63,6 +61,8 @@ class Environment:
 
 def environment(overrides: Sequence[str], choices: Mapping[str, str]) -> Environment:
     """That of this process."""
+    import psutil  # what only shows a run reads this module, and measures nothing
+
     return Environment(
         time=time.time(),
         overrides=tuple(overrides),

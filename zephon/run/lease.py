@@ -18,8 +18,6 @@ import time
 import uuid
 from collections.abc import Iterator
 
-import psutil
-
 from zephon.errors import ConfigError
 from zephon.fastjson import Json
 from zephon.run.directory import RunDir
@@ -56,6 +54,8 @@ class LeaseEntry:
             return False
         if self.host != socket.gethostname():
             return True
+        import psutil  # what only shows a run reads leases of other machines
+
         try:
             process = psutil.Process(self.pid)
             return abs(process.create_time() - self.started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
@@ -105,6 +105,8 @@ class Lease:
             self.rundir.fs.rm_file(self.rundir.path(_FILE))
 
     def _entry(self) -> Json:
+        import psutil
+
         process = psutil.Process()
         entry = LeaseEntry(
             holder=self.holder,

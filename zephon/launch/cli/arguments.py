@@ -24,7 +24,6 @@ from zephon.launch.cli.grammar import (
     flags_of,
     verb_named,
 )
-from zephon.launch.config.schema import fields_named
 
 _ALONE = ("--help", "--version", "--completion", "--complete")
 _LONG = {flag.short: name for name, flag in FLAGS.items() if flag.short}
@@ -233,7 +232,11 @@ def _key_named(verb: str, word: str) -> str:
     taken = verb_named(verb)
     if word in taken.keys:
         return word
-    return "" if taken.fields == "none" else next(iter(fields_named(word)), "")
+    if taken.fields == "none":
+        return ""
+    from zephon.launch.config.schema import fields_named  # the spec: only a refusal needs it here
+
+    return next(iter(fields_named(word)), "")
 
 
 def _check_names(arguments: Arguments) -> None:

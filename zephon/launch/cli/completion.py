@@ -14,8 +14,6 @@ from collections.abc import Iterable
 
 from zephon.launch.cli.arguments import flag_named, verb_index
 from zephon.launch.cli.grammar import AS_FLAGS, DEFAULT_RUNS, FLAGS, VERBS, Verb, flags_of
-from zephon.launch.config.packaged import groups_in
-from zephon.launch.config.schema import choices_of, field_names
 
 BASH = """_zephon() {
   local IFS=$'\\n' current
@@ -74,6 +72,9 @@ def _possible(current: str, before: list[str]) -> Iterable[str]:
 
 
 def _keys(verb: Verb, config_dir: str | None) -> list[str]:
+    from zephon.launch.config.packaged import groups_in
+    from zephon.launch.config.schema import field_names
+
     keys = list(verb.keys)
     if verb.fields != "none":
         keys += field_names()
@@ -85,6 +86,9 @@ def _keys(verb: Verb, config_dir: str | None) -> list[str]:
 
 
 def _values(key: str, config_dir: str | None) -> list[str]:
+    from zephon.launch.config.packaged import groups_in
+    from zephon.launch.config.schema import choices_of
+
     options = groups_in(config_dir).get("experiments" if key == "conf" else key) or choices_of(key)
     return [f"{key}={option}" for option in options]
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from zephon.launch.cli.wording import duration, stage_lines, stages_text
 from zephon.launch.status import LIVE, RunStatus, status_of
 from zephon.run.directory import RunDir
 from zephon.run.events import EventReader
-from zephon.run.state import Resized
 
 _PLAIN_EVERY_S = 2.0
 
@@ -103,37 +102,3 @@ def panel(status: RunStatus) -> Table:
     if status.stages:
         table.add_row("", stages_text(status.stages))
     return table
-
-
-def stages_text(stages: Mapping[str, str]) -> str:
-    """``doctor done, calibrate skipped, train running, evaluate waiting``."""
-    return ", ".join(f"{name} {state}" for name, state in stages.items())
-
-
-def stage_lines(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """A line for each stage whose state has changed since the last poll."""
-    reasons = {"skipped": "skipped, its inputs are unchanged"}
-    changed = {name: state for name, state in now.items() if state not in ("waiting", before.get(name))}
-    return [f"stage {name}: {reasons.get(state, state)}" for name, state in changed.items()]
-
-
-def resize_text(resize: Resized) -> str:
-    """A resize in one line: sizes, stall and its parts, steps lost."""
-    order = ("drain", "save", "membership", "restore", "first_step")
-    parts = ", ".join(f"{name.replace('_', ' ')} {resize.parts_s[name]:.2f}" for name in order)
-    return (
-        f"{resize.nodes_before} -> {resize.nodes} nodes ({resize.reason}): stalled {resize.stall_s:.2f} s "
-        f"({parts}), {resize.lost_steps} steps lost"
-    )
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as ``42 s``, ``3 min 05 s`` or ``2 h 10 min``."""
-    if seconds is None:
-        return "–"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

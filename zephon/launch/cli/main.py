@@ -1,5 +1,7 @@
 """The command line: ``python -m zephon.launch [verb] ...`` and the console script ``zephon``.
 
+What a verb needs is imported when it is called: help, completion, ``list`` and ``status`` are there at once.
+
 Exit status: 0 done, 1 the job failed, 2 a ledger or a health check disagrees, 65 configuration or contract, 143 stopped.
 Ctrl-C in a foreground ``run`` drains: the step is finished and saved, and the line to resume with is printed; a second
 Ctrl-C leaves at once and the drain goes on in the background. A closed terminal leaves the run running.
@@ -11,16 +13,15 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from zephon.errors import ConfigError, ContractError, ZephonError
 from zephon.exits import Exit
 from zephon.launch.cli.arguments import Arguments, parse
-from zephon.launch.cli.completion import candidates, script
 from zephon.launch.cli.grammar import VERBS
-from zephon.launch.cli.help import help_text, usage
-from zephon.run.environment import version_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _FILE_WIDTH = 240
 _STORES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "adlfs", "azure")  # their errors are no OSErrors
@@ -28,12 +29,9 @@ _STORES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "adlfs", "az
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
-    # No markup: names, paths and errors of the run's own are shown as they are, brackets included.
-    width = None if sys.stdout.isatty() else _FILE_WIDTH
-    console = Console(soft_wrap=True, width=width, markup=False)
     argv = sys.argv[1:] if argv is None else argv
     try:
-        return _run(argv, console)
+        return _run(argv)
     except ZephonError as error:
         show_error(error)
         return error.exit_status
@@ -56,24 +54,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.INTERRUPTED
 
 
-def _run(argv: Sequence[str], console: Console) -> int:
-    if not argv:
-        console.print(usage(), markup=False, highlight=False)
+def _run(argv: Sequence[str]) -> int:
+    arguments = parse(argv) if argv else None
+    if arguments is None or arguments.help or arguments.version or arguments.completion or arguments.complete is not None:
+        print(_text(arguments))
         return 0
-    arguments = parse(argv)
+    from rich.console import Console
+
+    module, _, function = VERBS[arguments.verb].call.partition(":")
+    call: Callable[[Arguments, Console], int] = getattr(importlib.import_module(module), function)
+    # No markup: names, paths and errors of the run's own are shown as they are, brackets included.
+    return call(arguments, Console(soft_wrap=True, width=None if sys.stdout.isatty() else _FILE_WIDTH, markup=False))
+
+
+def _text(arguments: Arguments | None) -> str:
+    """What is only text: help, version, completion; usage where nothing was typed."""
+    from zephon.launch.cli import completion, help
+
+    if arguments is None:
+        return help.usage()
     if arguments.help:
-        console.print(help_text(arguments.verb, arguments.config_dir), markup=False, highlight=False)
-    elif arguments.version:
-        console.print(version_line(), markup=False, highlight=False)
-    elif arguments.completion is not None:
-        print(script(arguments.completion))
-    elif arguments.complete is not None:
-        print("\n".join(candidates(arguments.complete)))
-    else:
-        module, _, function = VERBS[arguments.verb].call.partition(":")
-        call: Callable[[Arguments, Console], int] = getattr(importlib.import_module(module), function)
-        return call(arguments, console)
-    return 0
+        return help.help_text(arguments.verb, arguments.config_dir)
+    if arguments.completion is not None:
+        return completion.script(arguments.completion)
+    if arguments.complete is not None:
+        return "\n".join(completion.candidates(arguments.complete))
+    from zephon.run.environment import version_line
+
+    return version_line()
 
 
 def _storage_failed(what: str, remedy: str) -> int:
@@ -83,6 +91,8 @@ def _storage_failed(what: str, remedy: str) -> int:
 
 def show_error(error: ZephonError) -> None:
     """Three parts on stderr; a contract's differences as a table."""
+    from rich.console import Console
+
     console = Console(stderr=True, soft_wrap=True, markup=False)
     differences = getattr(error, "differences", None)
     if isinstance(error, ContractError) and differences:

@@ -16,10 +16,11 @@ from zephon.launch import start as launcher
 from zephon.launch.backends.registry import backend_of
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.cli.asking import chosen
-from zephon.launch.cli.display import follow, one_line, resize_text
+from zephon.launch.cli.display import follow, one_line
 from zephon.launch.cli.grammar import DEFAULT_RUNS
 from zephon.launch.cli.plan import config_text
 from zephon.launch.cli.views import run_of
+from zephon.launch.cli.wording import resize_text
 from zephon.launch.config.compose import Composed, compose
 from zephon.launch.job import DEFAULT_WORKER
 from zephon.launch.status import LIVE, RunStatus, find_run, records_dir, run_names, status_of

@@ -7,15 +7,16 @@ import json
 import re
 import time
 from collections.abc import Sequence
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from zephon.launch.cli.arguments import Arguments
-from zephon.launch.cli.display import duration, resize_text, stages_text
+from zephon.launch.cli.wording import duration, resize_text, stages_text
 from zephon.launch.status import LIVE, RunStatus, find_run, run_names, status_of
 from zephon.run.directory import RunDir
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 
 def run_of(arguments: Arguments) -> RunDir:
@@ -49,6 +50,9 @@ def cause_first(text: str) -> str:
 
 def status_table(run: RunStatus) -> Table:
     """Everything that ``status`` knows, the last error first."""
+    from rich.table import Table
+    from rich.text import Text
+
     live = run.state in LIVE
     message = first_line(run.message) if (run.state not in ("TRAINING", "DONE") or run.early) and not run.error else ""
     left = f", {duration(run.eta_s)} left" if run.eta_s and live else ""

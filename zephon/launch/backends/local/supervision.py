@@ -9,8 +9,6 @@ import shutil
 import signal
 import socket
 
-import psutil
-
 from zephon.errors import ConfigError
 from zephon.exits import Exit
 from zephon.launch.backends.local.commands import Command, check_reply, encode
@@ -82,6 +80,8 @@ def send_command(rundir: RunDir, attempt: int, command: Command) -> None:
 
 def end_leftovers(app_id: str) -> int:
     """Kills processes of an attempt whose supervisor is dead; returns how many there were."""
+    import psutil  # `list` and `status` read this module, and end nothing
+
     count = 0
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

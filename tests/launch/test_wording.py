@@ -1,0 +1,32 @@
+"""Resizes and durations in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from zephon.launch.cli.wording import duration, resize_text
+from zephon.run.state import Resized
+
+RESIZED = Resized(
+    reason="a node joined",
+    generation=2,
+    nodes_before=1,
+    nodes=2,
+    step_before=9,
+    step_after=10,
+    lost_steps=0,
+    stall_s=0.9,
+    parts_s={"drain": 0.1, "save": 0.2, "membership": 0.0, "restore": 0.5, "first_step": 0.1},
+)
+
+
+def test_a_resize_is_told_in_the_order_in_which_it_happens() -> None:
+    assert resize_text(RESIZED) == (
+        "1 -> 2 nodes (a node joined): stalled 0.90 s "
+        "(drain 0.10, save 0.20, membership 0.00, restore 0.50, first step 0.10), 0 steps lost"
+    )
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, "–"), (0.4, "0 s"), (65, "1 min 05 s"), (7800, "2 h 10 min")])
+def test_durations_read_like_speech(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
