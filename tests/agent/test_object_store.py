@@ -19,6 +19,7 @@ from tests.agent.peers import ROOT, until
 from zephon.launch.config.compose import compose
 from zephon.launch.status import status_of
 from zephon.ops.tokenizers import load_tokenizer
+from zephon.pipeline.experiment import pipeline
 from zephon.run import ledger
 from zephon.run.attempt_stages import read_attempt_stages
 from zephon.run.calibration import read_calibration
@@ -26,7 +27,7 @@ from zephon.run.directory import RunDir
 from zephon.run.events import read_events
 from zephon.run.specs import write_spec
 from zephon.spec.experiment import RunSpec, StageSpec, StagesSpec
-from zephon.train.feed import PipelineFeed, pipeline
+from zephon.train.feed import PipelineFeed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

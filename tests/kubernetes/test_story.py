@@ -13,11 +13,12 @@ from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.status import status_of
 from zephon.ops.tokenizers import load_tokenizer
+from zephon.pipeline.experiment import pipeline
 from zephon.run.calibration import read_calibration
 from zephon.run.directory import RunDir
 from zephon.run.ledger import read_ledger, step_digest
 from zephon.run.specs import newest_spec
-from zephon.train.feed import PipelineFeed, pipeline
+from zephon.train.feed import PipelineFeed
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(900)]
 

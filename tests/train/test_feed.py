@@ -14,13 +14,14 @@ import torch
 from tests.train.test_worker import workers, workers_with_logs, write_run
 from zephon.errors import ConfigError
 from zephon.ops.tokenizers import load_tokenizer
+from zephon.pipeline.experiment import pipeline
 from zephon.run.data_end import read_data_end
 from zephon.run.directory import RunDir
 from zephon.run.ledger import compare, read_ledger
 from zephon.run.metrics import series
 from zephon.run.specs import read_spec
 from zephon.spec.experiment import ModelSpec, RunSpec
-from zephon.train.feed import PipelineFeed, pipeline
+from zephon.train.feed import PipelineFeed
 from zephon.train.model import Decoder, initialise
 from zephon.train.step import GlobalStep, agree, rank_report, sum_by_reason
 from zephon.types import Address, DropSummary

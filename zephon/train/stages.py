@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 import torch
 
 from zephon.ops.tokenizers import load_tokenizer
+from zephon.pipeline.experiment import pipeline
 from zephon.run.calibration import read_calibration, write_calibration
 from zephon.run.directory import RunDir
 from zephon.run.evaluation import HeldOutLoss, write_evaluation
@@ -17,7 +18,7 @@ from zephon.spec.experiment import RunSpec
 from zephon.train import reduction
 from zephon.train.distributed import ProcessInfo, choose_device, join
 from zephon.train.evaluation import Evaluation
-from zephon.train.feed import job_for, pipeline
+from zephon.train.feed import job_for
 from zephon.train.session import build
 from zephon.types import Json
 

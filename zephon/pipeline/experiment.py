@@ -1,0 +1,107 @@
+"""RunSpec -> Pipeline: the same words of an experiment are the same data, whichever trainer takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zephon.errors import ConfigError
+from zephon.io import Dataset
+from zephon.io.named import dataset_named
+from zephon.ops.tokenizers import Tokenizer
+from zephon.pipeline.pipeline import Pipeline
+from zephon.spec.experiment import DatasetSpec, DataSpec, EvalDatasetSpec, RunSpec
+from zephon.spec.fields import OnError
+from zephon.work import StaticMixtureWorkSource, TokenEstimation
+
+EVAL_CHUNK_BYTES = 16384  # at most; small, so that a small text reaches every lane
+
+
+def pipeline(
+    spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int, datasets: list[Dataset] | None = None
+) -> Pipeline:
+    """The experiment's pipeline for one data-parallel rank; ``datasets`` where they have been listed already."""
+    data, shape = spec.data, spec.pipeline
+    source = StaticMixtureWorkSource(
+        datasets or datasets_of(spec),
+        {name: dataset.weight for name, dataset in data.datasets.items()},
+        seed=data.seed,
+        shuffle_shards=data.shuffle_chunks,
+        shuffle_within_shard=data.shuffle_documents,
+        exhausted_policy=data.exhausted,
+        token_estimation=TokenEstimation(primer=data.tokens_per_byte) if data.tokens_per_byte else None,
+        chunk_bytes=data.chunk_bytes,
+    )
+    built = (
+        _options(Pipeline(source), spec, dp_rank, dp_size)
+        .options(flush_every_k_chunks=shape.flush_every_k_chunks or None)
+        .options(on_error=_on_error(data), quarantine_budget=data.quarantine_budget)
+        .tokenize(tokenizer, field=_field(data.datasets), special_tokens=spec.tokenizer.special_tokens)
+        .pack_flat(shape.context_length, algorithm=shape.packing)
+    )
+    if shape.shuffle_buffer:
+        built.shuffle(shape.shuffle_buffer, seed=shape.shuffle_seed)
+    return built.batch(spec.trainer.microbatch_size)
+
+
+def datasets_of(spec: RunSpec) -> list[Dataset]:
+    """Lists the experiment's datasets, in the spec's order."""
+    return [
+        dataset_named(f"data.datasets.{name}", name, dataset.path, dataset.format)
+        for name, dataset in spec.data.datasets.items()
+    ]
+
+
+def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> Pipeline:
+    """The evaluation's text for one rank: every document once, in stored order, each dataset in proportion to its size."""
+    if not spec.trainer.eval_data:
+        raise ConfigError(
+            f"trainer.eval_every={spec.trainer.eval_every} without trainer.eval_data",
+            remedy="name held-out datasets: trainer.eval_data.NAME.path=..., or leave trainer.eval_every out",
+        )
+    data = spec.trainer.eval_data
+    datasets = [
+        dataset_named(f"trainer.eval_data.{name}", name, dataset.path, dataset.format) for name, dataset in data.items()
+    ]
+    share = min(dataset.size for dataset in datasets) // (4 * spec.lanes.count)
+    source = StaticMixtureWorkSource(
+        datasets, shuffle_shards=False, stop_after_passes=1, chunk_bytes=max(1, min(EVAL_CHUNK_BYTES, share))
+    )
+    return (
+        _options(Pipeline(source), spec, dp_rank, dp_size)
+        .tokenize(tokenizer, field=_field(data), special_tokens=spec.tokenizer.special_tokens)
+        .pack_flat(spec.pipeline.context_length, algorithm="wrap")
+        .batch(spec.trainer.microbatch_size)
+    )
+
+
+def _options(pipeline: Pipeline, spec: RunSpec, dp_rank: int, dp_size: int) -> Pipeline:
+    return pipeline.options(
+        runner=spec.loader.runner,
+        max_workers=spec.loader.workers,
+        prefetch_batches=spec.loader.prefetch_batches,
+        isolated=spec.loader.isolated,
+        dp_degree=dp_size,
+        dp_group_id=dp_rank,
+        canonical_replicas=spec.lanes.count,
+        global_batch_size=spec.global_batch_size,
+        lanes_allow=spec.lanes.allow,
+        last_step="own",  # ranks tell each other in the exchange before each step
+    )
+
+
+def _on_error(data: DataSpec) -> OnError | dict[str, OnError]:
+    """One policy where all datasets have the same, which is how the stream's description spells it; else by dataset."""
+    by_dataset = {name: dataset.on_error or data.on_error for name, dataset in data.datasets.items()}
+    policies = set(by_dataset.values())
+    return policies.pop() if len(policies) == 1 else by_dataset
+
+
+def _field(datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec]) -> str:
+    fields = sorted({dataset.field for dataset in datasets.values()})
+    if len(fields) > 1:
+        raise ConfigError(
+            f"the datasets have their text in different fields: {', '.join(fields)}",
+            follows="documents of some datasets would have no text",
+            remedy="use datasets with one field name",
+        )
+    return fields[0]
