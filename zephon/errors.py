@@ -8,6 +8,7 @@
     ├── StateError                  a checkpoint state that is torn, foreign or damaged (also ValueError)
     ├── LedgerMismatch              a step was delivered with other data than before
     ├── WorkerDied                  a thread, process or rank ended that was still needed (also RuntimeError)
+    ├── StoreFailed                 a store that gave no good answer in time          (also RuntimeError)
     ├── SaveFailed                  a checkpoint that could not be completed          (also RuntimeError)
     ├── TrainingDiverged            a loss or gradient that must not reach the weights
     └── Superseded                  a newer generation has taken the run over
@@ -98,6 +99,10 @@ class LedgerMismatch(ZephonError):
 
 class WorkerDied(ZephonError, RuntimeError):
     """A worker thread, process or rank ended while it was still needed."""
+
+
+class StoreFailed(ZephonError, RuntimeError):
+    """A store of data gave no good answer within its budget. A crash: the next start may succeed."""
 
 
 class SaveFailed(ZephonError, RuntimeError):

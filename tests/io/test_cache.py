@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import gzip
 import os
 import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,9 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
+from tests.io.web import Web, flipped, serving
 from zephon import Pipeline, StaticMixtureWorkSource
-from zephon.errors import ConfigError
+from zephon.errors import ConfigError, DataError
 from zephon.io import Dataset, cache, read
 from zephon.io.cache import CachedFiles, CacheOptions, cached, size_of
 from zephon.types import Chunk, ShardRange
@@ -171,6 +174,73 @@ def test_a_piece_that_is_damaged_is_fetched_again(tmp_path: Path, harm: Callable
     for place in pieces(tmp_path / "cache"):
         place.write_bytes(harm(place.read_bytes()))
     assert documents(far(folder)) == expected
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Web]:
+    with serving(lines(tmp_path / "data", 1)) as running:
+        yield running
+
+
+def far_from(server: Web, root: Path, name: str = "0.jsonl") -> Dataset:
+    return cached(Dataset.from_path("d", f"{server.url}/{name}"), CacheOptions(enabled=True, root=str(root)))
+
+
+@pytest.mark.parametrize("name", ["0.jsonl", "0.jsonl.gz", "0.parquet"])
+def test_a_piece_that_was_damaged_on_its_way_is_fetched_again_when_it_cannot_be_decoded(
+    server: Web, tmp_path: Path, name: str
+) -> None:
+    place = server.folder / "0.jsonl"
+    expected = documents(Dataset.from_path("d", str(place)))
+    if name.endswith("gz"):
+        (server.folder / name).write_bytes(gzip.compress(place.read_bytes()))
+    if name.endswith("parquet"):
+        pq.write_table(pa.table({"text": expected}), server.folder / name)
+    server.faults = [flipped]
+    assert documents(far_from(server, tmp_path / "cache", name)) == expected
+    assert documents(far_from(server, tmp_path / "cache", name)) == expected, "what was damaged is gone from the cache too"
+
+
+def test_a_shard_that_is_damaged_at_its_source_is_fetched_twice_and_no_more_and_the_error_has_both_hashes(
+    server: Web, tmp_path: Path
+) -> None:
+    place = server.folder / "0.jsonl"
+    (server.folder / "0.jsonl.gz").write_bytes(gzip.compress(place.read_bytes())[:-20] + bytes(20))
+    dataset = far_from(server, tmp_path / "cache", "0.jsonl.gz")
+    for _ in range(3):
+        with pytest.raises(DataError, match="cannot be decompressed") as caught:
+            documents(dataset)
+        assert any(note.startswith("fetched twice: SHA-256 of what was cached is ") for note in caught.value.__notes__)
+    assert server.asked() == 2
+
+
+def test_a_bad_document_in_a_cached_shard_is_fetched_twice_and_no_more(server: Web, tmp_path: Path) -> None:
+    place = server.folder / "0.jsonl"
+    place.write_bytes(place.read_bytes() + b"no json\n")
+    dataset = far_from(server, tmp_path / "cache")
+    pieces = -(-place.stat().st_size // cache.PIECE)
+    for _ in range(2):
+        with pytest.raises(DataError, match="is not one JSON object"):
+            documents(dataset)
+    assert server.asked() == 2 * pieces
+
+
+def test_of_many_readers_of_a_node_one_fetches_a_piece(server: Web, tmp_path: Path) -> None:
+    expected = documents(Dataset.from_path("d", str(server.folder / "0.jsonl")))
+    readers = [far_from(server, tmp_path / "cache") for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(documents, readers)) == [expected] * 6
+    assert server.asked() == -(-(server.folder / "0.jsonl").stat().st_size // cache.PIECE)
+
+
+def test_where_the_file_system_knows_no_locks_a_piece_may_be_fetched_twice_and_is_right(
+    server: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    assert documents(far_from(server, tmp_path / "cache")) == documents(Dataset.from_path("d", str(server.folder / "0.jsonl")))
 
 
 CHILD = """

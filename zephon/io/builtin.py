@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from zephon.errors import ConfigError, nearest
+from zephon.io.filesystem import FileSystem
 from zephon.io.in_memory import InMemoryShard
-from zephon.io.storage import FileSystem, filesystem
+from zephon.io.storage import filesystem
 
 _HEADING = re.compile(r"\n(?=[^\n]+\n(?:={4,}|\*{4,}|-{4,})\n)")
 _SKIPPED = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "lib2to3"}

@@ -4,14 +4,16 @@
 
 A key holds the address, the size and what the store says of the content (its tag, or the time of the last change), so that a
 shard that was written again has other keys. A piece appears whole or not at all: it is written under a name of its own and
-renamed. Any process may remove pieces at any time, the oldest first; a reader that has one open keeps it, and one that comes
-too late fetches it again. Only files that this cache has made are ever removed, and local data is not cached.
+renamed. One process of a node fetches it while the others wait. Any process may remove pieces at any time, the oldest first; a
+reader that has one open keeps it, and one that comes too late fetches it again. Only files that this cache has made are ever
+removed, and local data is not cached.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import io
 import os
@@ -22,20 +24,18 @@ import weakref
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zephon.errors import ConfigError, nearest
 from zephon.io.dataset import Dataset
-from zephon.io.storage import FileSystem, Forwarding, is_local
+from zephon.io.filesystem import FileSystem, Forwarding, open_ranges
+from zephon.io.remote import Remote
+from zephon.io.storage import is_local
 from zephon.types import Json
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 PIECE = 4 << 20
 SUFFIX, CHECK = ".piece", 4  # a piece is followed by its CRC-32: a node that lost power may keep a file of zeros
 KEPT = 0.9  # of the limit is still in use after pieces were removed, so that they are not removed for every new piece
-CONTENT = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
+LOCKS = 1024  # files that keep processes from fetching one piece at once
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
@@ -109,15 +109,16 @@ class CachedFiles(Forwarding):
     """What a format asks of a file system, answered from pieces on disk. Starts no thread; can be pickled."""
 
     def __init__(self, fs: FileSystem, options: CacheOptions) -> None:
-        self._fs, self._options = fs, options
+        self._fs, self._options = fs if isinstance(fs, Remote) else Remote(fs), options
         self._root = Path(options.root).expanduser()
         self._state()
 
     def _state(self) -> None:
         self.hits = self.misses = 0
-        self._known: dict[str, tuple[str | None, int]] = {}
         self._lock = threading.Lock()
         self._unaccounted = 1 << 62  # so that the first piece looks at what is there
+        self._fetching_again = threading.Lock()
+        self._fetched_again: dict[str, tuple[str, str]] = {}
 
     def __getstate__(self) -> dict[str, object]:
         return {"_fs": self._fs, "_options": self._options, "_root": self._root}
@@ -133,7 +134,7 @@ class CachedFiles(Forwarding):
         """Bytes [start, end) of a file; shorter at its end."""
         key, size = self._identity(path)
         if key is None:
-            return bytes(self._fs.cat_file(path, start=start, end=end))
+            return self._fs.cat_file(path, start, end)
         begin, stop = start or 0, size if end is None else min(end, size)
         if begin >= stop:
             return b""
@@ -147,35 +148,68 @@ class CachedFiles(Forwarding):
     def open(self, path: str, mode: str = "rb") -> io.BufferedReader:
         """A file to read and seek in, such as Parquet's reader wants."""
         assert mode == "rb"
-        return io.BufferedReader(_File(self, path, self._identity(path)[1]), 1 << 16)
+        return open_ranges(self, path, self._identity(path)[1])
+
+    def fetch_again(self, path: str) -> tuple[str, str] | None:
+        """Fetches the cached pieces of a shard that cannot be decoded again, once; None where nothing of it is cached.
+
+        Returns:
+            SHA-256 of those pieces, and of what was fetched in their place.
+        """
+        key, size = self._identity(path)
+        if key is None:
+            return None
+        with self._fetching_again:
+            if path not in self._fetched_again:
+                before, after = hashlib.sha256(), hashlib.sha256()
+                for number in range(-(-size // PIECE)):
+                    place, length = self._place(key, number), min(PIECE, size - number * PIECE)
+                    if (kept := _kept(place, length)) is not None:
+                        before.update(kept)
+                        after.update(self._fetch(path, place, number * PIECE, length))
+                self._fetched_again[path] = before.hexdigest(), after.hexdigest()
+            return self._fetched_again[path]
 
     def _identity(self, path: str) -> tuple[str | None, int]:
-        """(key of the file's content or None where the store says nothing of it, size), asked once."""
-        identity = self._known.get(path)
-        if identity is None:
-            info = self._fs.info(path)
-            marks = [str(info[name]) for name in CONTENT if info.get(name) is not None]
-            parts = [type(self._fs).__name__, str(getattr(self._fs, "path", "")), path, str(info["size"]), *marks]
-            key = hashlib.sha256("\0".join(parts).encode()).hexdigest() if marks else None
-            identity = key, int(info["size"])
-            self._known[path] = identity
-        return identity
+        """(key of the file's content or None where the store says nothing of it, size)."""
+        mark = self._fs.mark(path)
+        if mark.kind is None:
+            return None, mark.size or 0
+        store = self._fs.inner()
+        parts = [type(store).__name__, str(getattr(store, "path", "")), path, str(mark.size), str(mark.value)]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest(), mark.size or 0
+
+    def _place(self, key: str, number: int) -> Path:
+        return self._root / key[:2] / f"{key}-{number}{SUFFIX}"
 
     def _piece(self, path: str, key: str, number: int, size: int) -> bytes:
-        place = self._root / key[:2] / f"{key}-{number}{SUFFIX}"
-        wanted = min(PIECE, size - number * PIECE)
-        with contextlib.suppress(OSError):  # not there, or a disk that fails: the source has it
-            kept = place.read_bytes()
-            data = kept[:-CHECK]
-            if len(data) == wanted and kept[-CHECK:] == _check(data):
-                self.hits += 1
-                _touch(place)
-                return data
-        self.misses += 1
-        data = bytes(self._fs.cat_file(path, start=number * PIECE, end=number * PIECE + wanted))
-        if len(data) == wanted:
-            self._keep(place, data)
+        place = self._place(key, number)
+        length = min(PIECE, size - number * PIECE)
+        data = _kept(place, length)
+        if data is None:
+            with self._alone(place):
+                data = _kept(place, length)  # perhaps fetched by another process meanwhile
+                if data is None:
+                    self.misses += 1
+                    return self._fetch(path, place, number * PIECE, length)
+        self.hits += 1
         return data
+
+    def _fetch(self, path: str, place: Path, start: int, length: int) -> bytes:
+        data = self._fs.cat_file(path, start, start + length)
+        self._keep(place, data)
+        return data
+
+    @contextlib.contextmanager
+    def _alone(self, place: Path) -> Iterator[None]:
+        """Of all processes of the node one fetches a piece. Where the file system knows no locks, two may fetch the same."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                folder = self._root / "locks"
+                folder.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(open(folder / f"{zlib.crc32(place.name.encode()) % LOCKS:03x}", "ab"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def _keep(self, place: Path, data: bytes) -> None:
         """Writes a piece if there is room for it; a disk that is full costs speed and nothing else."""
@@ -208,31 +242,6 @@ class CachedFiles(Forwarding):
             self._unaccounted = 0
 
 
-class _File(io.RawIOBase):
-    def __init__(self, files: CachedFiles, path: str, size: int) -> None:
-        self._files, self._path, self._size, self._at = files, path, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self._files.cat_file(self._path, self._at, self._at + len(view))
-        view[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-
 def _pieces(root: Path) -> Iterator[tuple[float, int, Path]]:
     """(last use, size, place) of this cache's own files, and of what a killed process has left half written."""
     for folder in root.iterdir() if root.is_dir() else ():
@@ -245,6 +254,17 @@ def _pieces(root: Path) -> Iterator[tuple[float, int, Path]]:
                 except FileNotFoundError:
                     continue
                 yield status.st_mtime, status.st_size, place
+
+
+def _kept(place: Path, length: int) -> bytes | None:
+    """A piece's data; None where it is not there, damaged, or on a disk that fails: the source has it."""
+    with contextlib.suppress(OSError):
+        kept = place.read_bytes()
+        data = kept[:-CHECK]
+        if len(data) == length and kept[-CHECK:] == _check(data):
+            _touch(place)
+            return data
+    return None
 
 
 def _check(data: bytes) -> bytes:

@@ -11,10 +11,11 @@ import numpy as np
 
 from zephon.errors import ConfigError, NotFound, address_of
 from zephon.io import builtin
+from zephon.io.filesystem import FileSystem
 from zephon.io.formats.base import Format, Shard, detect, format_named, may_be_empty
 from zephon.io.in_memory import InMemoryShard
 from zephon.io.listing import list_files, unusable
-from zephon.io.storage import LOCAL, FileSystem
+from zephon.io.storage import LOCAL
 from zephon.types import Address, ByteAddress, IntArray
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import collections
 import threading
+import weakref
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 LIMIT = 256 << 20
 _WINDOW = 1 << 31  # the longest that Zstandard writes; the library refuses more than an eighth of it unless told
@@ -23,6 +24,13 @@ class Held(Generic[T]):
         self.limit = limit
         self._values: collections.OrderedDict[Hashable, tuple[Future[T], int]] = collections.OrderedDict()
         self._lock = threading.Lock()
+        _stores.add(self)
+
+    def forget(self) -> None:
+        """Drops all values that are decoded."""
+        with self._lock:
+            for key in [key for key, (future, _) in self._values.items() if future.done()]:
+                del self._values[key]
 
     def get(self, key: Hashable, decode: Callable[[], T], size: Callable[[T], int]) -> T:
         """The value of this key, decoded now if it is not held. An error is raised to all who wait, and not kept."""
@@ -55,6 +63,15 @@ class Held(Generic[T]):
                 break
             if key != newest and self._values[key][0].done():
                 total -= self._values.pop(key)[1]
+
+
+_stores: weakref.WeakSet[Held[Any]] = weakref.WeakSet()
+
+
+def forget_decoded() -> None:
+    """Drops all that this process has decoded, as what it was decoded from turned out to be damaged on the way."""
+    for store in list(_stores):
+        store.forget()
 
 
 def unzstd(raw: bytes) -> bytes:

@@ -11,7 +11,8 @@ import time
 from typing import NamedTuple
 
 from zephon.errors import ConfigError, NotFound
-from zephon.io.storage import FileSystem, filesystem, is_local
+from zephon.io.filesystem import FileSystem
+from zephon.io.storage import filesystem, is_local
 from zephon.types import Json
 
 _FEW = 256

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from zephon.errors import DataError, NotFound
+from zephon.errors import DataError, NotFound, ZephonError
+from zephon.io.cache import CachedFiles
 from zephon.io.dataset import Dataset
+from zephon.io.decoded import forget_decoded
 from zephon.io.formats.base import Documents
 from zephon.seeds import permutation
 from zephon.types import Chunk, Column, Columns, Json, Ragged
@@ -56,9 +58,38 @@ def read(dataset: Dataset, chunk: Chunk, bad: list[DataError] | None = None, siz
 
 
 def _documents(dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
+    """What the format reads. What cannot be decoded may have been damaged on its way into the cache, and is fetched again."""
+    try:
+        documents = _decoded(dataset, shard, start, stop)
+        if not documents.bad or not _fetched_again(dataset, shard):
+            return documents
+    except DataError as error:
+        if not _fetched_again(dataset, shard, error):
+            raise
+    try:
+        return _decoded(dataset, shard, start, stop)
+    except DataError as error:
+        _fetched_again(dataset, shard, error)
+        raise
+
+
+def _fetched_again(dataset: Dataset, shard: int, error: DataError | None = None) -> bool:
+    """Whether the second fetch of a cached shard gave something else; notes on the error what both were."""
+    hashes = dataset.fs.fetch_again(dataset.path(shard)) if isinstance(dataset.fs, CachedFiles) else None
+    if hashes is None:
+        return False
+    before, after = hashes
+    if error is not None:
+        error.add_note(f"fetched twice: SHA-256 of what was cached is {before}, of what was fetched again {after}")
+    if before != after:
+        forget_decoded()
+    return before != after
+
+
+def _decoded(dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
     try:
         return dataset.format.read(dataset.shard(shard), start, stop)
-    except NotFound:
+    except ZephonError:
         raise
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise NotFound(

@@ -9,59 +9,15 @@ import resource
 import stat
 import threading
 from collections.abc import Callable, Hashable
-from typing import IO, Protocol
 from urllib.parse import urlsplit
 
 from zephon.errors import ConfigError, DataError
-from zephon.types import Json
+from zephon.io.filesystem import FileSystem, Forwarding
+from zephon.io.remote import Remote
 
 _MOST = 16 << 20  # bytes of scratch memory that a thread keeps
 _OPEN = 8  # files that a thread keeps open, where there are descriptors for so many
 _READ = os.O_RDONLY | os.O_NONBLOCK  # a file that has become a pipe is then an error, not a wait
-
-
-class FileSystem(Protocol):
-    """What the loader needs of a file system: a small part of fsspec's interface, under its names."""
-
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes: ...
-    def open(self, path: str, mode: str = "rb") -> IO[bytes]: ...
-    def info(self, path: str) -> Json: ...
-    def exists(self, path: str) -> bool: ...
-    def isdir(self, path: str) -> bool: ...
-    def size(self, path: str) -> int: ...
-    def glob(self, path: str, *, detail: bool) -> dict[str, Json]: ...
-    def find(self, path: str, *, detail: bool) -> dict[str, Json]: ...
-
-
-class Forwarding:
-    """A file system that asks another one for whatever it does not do itself."""
-
-    def inner(self) -> FileSystem:
-        raise NotImplementedError
-
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        return self.inner().cat_file(path, start=start, end=end)
-
-    def open(self, path: str, mode: str = "rb") -> IO[bytes]:
-        return self.inner().open(path, mode)
-
-    def info(self, path: str) -> Json:
-        return self.inner().info(path)
-
-    def exists(self, path: str) -> bool:
-        return self.inner().exists(path)
-
-    def isdir(self, path: str) -> bool:
-        return self.inner().isdir(path)
-
-    def size(self, path: str) -> int:
-        return self.inner().size(path)
-
-    def glob(self, path: str, *, detail: bool) -> dict[str, Json]:
-        return self.inner().glob(path, detail=detail)
-
-    def find(self, path: str, *, detail: bool) -> dict[str, Json]:
-        return self.inner().find(path, detail=detail)
 
 
 class Local(Forwarding):
@@ -90,7 +46,8 @@ def filesystem(url: str) -> tuple[FileSystem, str]:
     if "://" not in url and "::" not in url:
         path = os.path.join(os.getcwd(), os.path.expanduser(url))
         return LOCAL, path.rstrip("/") or "/"
-    return _through_fsspec(url)
+    fs, path = _through_fsspec(url)
+    return (fs if is_local(fs) else Remote(fs)), path
 
 
 @functools.lru_cache(maxsize=64)
@@ -99,7 +56,7 @@ def _through_fsspec(url: str) -> tuple[FileSystem, str]:
     from fsspec.implementations.local import LocalFileSystem
 
     try:
-        fs, path = fsspec.core.url_to_fs(url)
+        fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False)  # a second listing is of what is there then
     except (ValueError, ImportError) as error:
         scheme = urlsplit(url).scheme
         raise ConfigError(

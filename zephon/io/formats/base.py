@@ -13,8 +13,9 @@ from collections.abc import Hashable
 from typing import NamedTuple, Protocol
 
 from zephon.errors import ConfigError, DataError, ErrorAddress, address_error, nearest
+from zephon.io.filesystem import FileSystem
 from zephon.io.in_memory import InMemoryShard
-from zephon.io.storage import FileSystem, is_local, other_size, read_range
+from zephon.io.storage import is_local, other_size, read_range
 from zephon.types import Column, Json
 
 
