@@ -99,7 +99,8 @@ class Chain:
             quarantine_budget: documents that a lane may quarantine before the run ends (100).
             last_step: where finite data ends on several ranks. "same": at one step on all of them, since each reads the lanes
                 of the others as well and counts. "own": where this rank's lanes end; for loops whose ranks agree on the end.
-                "auto" (the default) is "own", with a warning where WORLD_SIZE says that other ranks run.
+                "auto" (the default): at one step, which ranks tell each other through the store of torch's process group;
+                without one it is "own", with a warning where other ranks exist.
         """
         changes = {name: value for name, value in locals().items() if name != "self" and value is not UNCHANGED}
         if "lanes" in changes:

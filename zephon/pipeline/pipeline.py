@@ -19,6 +19,7 @@ from zephon.engine.isolated import Isolated
 from zephon.engine.meters import Meters, Snapshot
 from zephon.engine.remainder import dropped_at_end
 from zephon.engine.running import Engine, Running
+from zephon.pipeline.agreed_end import AgreedEnd, agreed_end_of
 from zephon.pipeline.definition import Definition
 from zephon.pipeline.document_ops import DocumentOps
 from zephon.pipeline.explain import explain
@@ -113,9 +114,11 @@ class Pipeline(DocumentOps, LaneOps):
         confirm(self._definition.division, self._definition.options)
         if self._current().step == 0:
             before_running(self._definition, self._definition.options.auto_validation)
+        agreed_end = agreed_end_of(self._definition, self._current())
+        if agreed_end is None and self._current().step == 0:
             warn_of_unequal_ends(self._definition)
         self._iterator = _Iterator(
-            self._engine(), self._meters, self._received, self._ended, isolated=self._definition.options.isolated
+            self._engine(), self._meters, self._received, self._ended, agreed_end, isolated=self._definition.options.isolated
         )
         return self._iterator
 
@@ -268,12 +271,14 @@ class _Iterator(Iterator[SampleBatch]):
         meters: Meters,
         received: Callable[[RankState], None],
         ended: Callable[[], None],
+        agreed_end: AgreedEnd | None,
         *,
         isolated: bool,
     ) -> None:
         meters.began = time.perf_counter()
-        self._received, self._ended = received, ended
+        self._received, self._ended, self._agreed_end = received, ended, agreed_end
         self._closed = False
+        self._steps = engine.state.step  # begun on every rank
         self.running = Isolated(engine, meters) if isolated else Running(engine, meters)
 
     def __next__(self) -> SampleBatch:
@@ -281,8 +286,16 @@ class _Iterator(Iterator[SampleBatch]):
             batch = next(self.running)
         except StopIteration:
             if not self._closed:
+                if self._agreed_end is not None:
+                    self._agreed_end.ended(self._steps)
                 self._ended()
             raise
+        if self._agreed_end is not None and batch.step >= self._steps:
+            if not self._agreed_end.has(batch.step):
+                self.close()
+                self._ended()
+                raise StopIteration
+            self._steps = batch.step + 1
         self._received(batch.state)
         return batch
 

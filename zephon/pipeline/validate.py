@@ -128,7 +128,8 @@ def warn_of_unequal_ends(definition: Definition) -> None:
     if several and definition.options.last_step == "auto" and definition.finite_bytes is not None:
         warnings.warn(
             f"the data ends, and {division.dp_degree} ranks may end at different steps: one that goes on would wait for the "
-            "others for ever. Set options(last_step='same'), with which each rank reads all "
+            "others for ever. Initialise torch's process group first, through which ranks agree on the last step (with "
+            "drop_last); or set options(last_step='same'), with which each rank reads all "
             f"{definition.finite_bytes:,} bytes to end with the others; or stop at a step of your own, or exchange in each "
             "step whether every rank has a batch, and set options(last_step='own')",
             stacklevel=4,
