@@ -8,13 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from torchx.runner import Runner
 
 from tests.kubernetes.conftest import Plane, until
-from tests.kubernetes.samples import sample_app
 from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes.backend import KubernetesBackend
-from zephon.launch.backends.kubernetes.scheduler import create_scheduler
+from zephon.launch.job import Job
 from zephon.launch.status import status_of
 from zephon.run.attempt_stages import AttemptStages, write_attempt_stages
 from zephon.run.data_end import DataEnd, write_data_end
@@ -22,8 +20,10 @@ from zephon.run.directory import RunDir
 from zephon.run.events import EventLog, EventReader
 from zephon.run.generation import Generation, write_generation
 from zephon.run.handle import Handle, write_handle
+from zephon.run.lease import Lease
 from zephon.run.progress import Progress, write_progress
 from zephon.run.state import AttemptState, Counts, Resized
+from zephon.spec.experiment import RunSpec
 
 RESIZED = Resized(
     reason="a node joined",
@@ -46,20 +46,23 @@ class Run:
         self.plane, self.namespace, self.backend = plane, plane.namespace(), KubernetesBackend()
         volumes = {"runs": {"mount": "/runs", "empty_dir": "1Gi"}}
         options = {"namespace": self.namespace, "kubeconfig": plane.kubeconfig(), "volumes": volumes}
-        with Runner("test", {"kubernetes": create_scheduler}) as runner:
-            handle = runner.run(sample_app(nodes=2), "kubernetes", options)
         self.rundir = RunDir(str(directory))
         where = ("attempts", "0001")
-        write_handle(self.rundir, 1, Handle(scheduler="kubernetes", handle=handle, worker="zephon.train", time=time.time()))
         spec = {
             "name": "exp1",
             "global_batch_size": 16,
             "data": {"datasets": {"docs": {"path": "stdlib://docs"}}},
             "pipeline": {"context_length": 32},
             "trainer": {"steps": 9},
+            "runs": "/runs",
+            "nodes": 2,
+            "elastic": {"nodes_max": 8},
             "scheduler": {"name": "kubernetes", "options": options},
         }
         self.rundir.write_json(*where, "spec.json", data=spec)
+        job = Job(spec=RunSpec.from_dict(spec), run="/runs/exp1", attempt=1)
+        handle = self.backend.submit(job, Lease(self.rundir, holder="test"))
+        write_handle(self.rundir, 1, Handle(scheduler="kubernetes", handle=handle, worker="zephon.train", time=time.time()))
 
     def state(self) -> AttemptState:
         return self.backend.state(self.rundir, 1, EventReader(self.rundir))
@@ -99,11 +102,11 @@ def test_the_states_from_start_to_deletion(run: Run) -> None:
     assert run.backend.resume(run.rundir, 1)
     run.until_state("STARTING")
     run.plane.kubectl("delete", "job", "exp1-1", "-n", run.namespace, "--wait=false")
-    run.until_state("STOPPED", "no longer in the cluster")
+    run.until_state("GONE", "no longer in the cluster")
     assert not run.backend.resume(run.rundir, 1), "only a new attempt can go on"
     run.backend.discard(run.rundir, 1)
     write_progress(run.rundir, 1, Progress(step=7, steps=9, time=time.time()))
-    assert run.state().state == "STOPPED"
+    assert run.state().state == "GONE"
     write_data_end(run.rundir, DataEnd(step=7, steps=9, attempt=1))
     assert run.state().state == "DONE", "there is no more data"
     write_progress(run.rundir, 1, Progress(step=9, steps=9, time=time.time()))
@@ -144,7 +147,7 @@ def test_the_coordinators_stages_are_shown_and_a_size_is_changed_only_while_it_t
     assert run.state().stages == {"doctor": "stopped", "train": "waiting"}
     run.plane.kubectl("delete", "job", "exp1-1", "-n", run.namespace, "--cascade=orphan")
     write_progress(run.rundir, 1, Progress(step=9, steps=9, time=time.time()))
-    assert run.state().state == "STOPPED", "all steps are done, but not all stages"
+    assert run.state().state == "GONE", "all steps are done, but not all stages"
     ended = dataclasses.replace(known, states={"doctor": "skipped", "train": "done"})
     write_attempt_stages(run.rundir, 1, ended)
     assert run.state().state == "DONE"

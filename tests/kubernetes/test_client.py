@@ -14,11 +14,11 @@ import pytest
 
 from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes.client import Cluster
-from zephon.launch.backends.kubernetes.errors import ClusterError, Conflict, Forbidden
+from zephon.launch.backends.kubernetes.errors import ClusterError, Conflict, Forbidden, NoAnswer, Unavailable
 from zephon.launch.backends.kubernetes.logs import node_log
 from zephon.launch.backends.kubernetes.options import options_from
 from zephon.launch.backends.kubernetes.queue import check_queue
-from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler
+from zephon.launch.backends.kubernetes.submit import create_once
 
 Answer = tuple[int, dict[str, Any] | str] | None  # None: the connection is cut
 
@@ -124,6 +124,25 @@ def test_a_server_that_never_answers_is_given_up_in_bounded_time(tmp_path: Path)
         cluster.close()
 
 
+def test_a_page_of_a_proxy_is_no_answer_of_the_cluster_whatever_its_status(tmp_path: Path) -> None:
+    page = "<!doctype html><title>Sign in</title>"
+    for status in (200, 403, 404):
+        with server(lambda *_, status=status: (status, page)) as url:
+            cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"token": "t"}), retry_s=1)
+            with pytest.raises(NoAnswer, match=rf"is no API server \(HTTP {status}\): 'Sign in'"):
+                cluster.find("Job", "n")
+            cluster.close()
+
+
+def test_an_overloaded_or_ailing_server_is_waited_for_and_then_named_as_one_that_answers(tmp_path: Path) -> None:
+    for status, message in ((429, "too many requests"), (500, "etcdserver: request timed out"), (503, "<html>x</html>")):
+        with server(lambda *_, status=status, message=message: (status, {"message": message})) as url:
+            cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"token": "t"}), retry_s=1)
+            with pytest.raises(Unavailable, match=f"HTTP {status}"):
+                cluster.find("Job", "n")
+            cluster.close()
+
+
 def test_a_refusal_is_not_repeated(tmp_path: Path) -> None:
     seen = []
 
@@ -165,18 +184,17 @@ def test_a_create_whose_answer_was_lost_is_found_again_and_a_strangers_job_is_no
     document = {"kind": "Job", "metadata": {"namespace": "n", "name": "j", "annotations": {"zephon/submission": "mine"}}}
     with server(answer) as url:
         cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"token": "t"}), retry_s=5)
-        scheduler = KubernetesScheduler("test")
-        assert scheduler._created(cluster, document) == stored["j"]
+        assert create_once(cluster, document) == stored["j"]
         stored["j"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         with pytest.raises(Conflict, match="already exists and is being deleted"):
-            scheduler._created(cluster, document)
+            create_once(cluster, document)
         stored["j"]["metadata"] = {"name": "j", "annotations": {"zephon/submission": "a stranger's"}}
         with pytest.raises(Conflict, match="Job n/j already exists\n"):
-            scheduler._created(cluster, document)
+            create_once(cluster, document)
         cluster.close()
 
 
-JOB = {"metadata": {"name": "j", "namespace": "n", "labels": {"zephon/run": "r", "zephon/attempt": "1"}}, "spec": {}}
+JOB = {"metadata": {"name": "j", "namespace": "n", "labels": {"zephon/run-id": "r", "zephon/attempt": "1"}}, "spec": {}}
 
 
 def logged(state: dict[str, Any], restarts: int = 0) -> dict[str, Any]:

@@ -9,8 +9,12 @@ from zephon.launch.backends.kubernetes.errors import (
     Conflict,
     Forbidden,
     NotFound,
+    Unauthorized,
+    Unavailable,
+    no_api_server,
     no_cluster,
     refusal,
+    unknown_line,
     unreachable,
 )
 
@@ -31,8 +35,9 @@ WEBHOOK = 'admission webhook "vjob.kb.io" denied the request: metadata.labels[ku
         (404, 'jobs.batch "x" not found', NotFound, "zephon list"),
         (409, 'jobs.batch "x" already exists', Conflict, "choose another name"),
         (422, "Job is invalid: spec.x", ClusterError, "correct the named field"),
-        (401, "Unauthorized", ClusterError, "renew the login"),
-        (500, "boom", ClusterError, "try again"),
+        (401, "Unauthorized", Unauthorized, "renew the login"),
+        (429, "slow down", Unavailable, "try again later"),
+        (500, "boom", Unavailable, "try again"),
     ],
 )
 def test_a_refusal_carries_the_servers_words_and_a_remedy(
@@ -47,3 +52,17 @@ def test_a_refusal_carries_the_servers_words_and_a_remedy(
 def test_a_cluster_that_cannot_be_reached_is_not_called_a_failed_job() -> None:
     assert "run on without the launcher" in str(unreachable("https://h", "refused", seconds=60))
     assert "plan works without a cluster" in str(no_cluster("no file", context=None))
+
+
+def test_why_a_state_is_not_known_is_told_apart() -> None:
+    page = "<html><head><title>Sign in to\n Example</title></head></html>"
+    errors = [refusal(status, {"message": "m"}, action="read Job n/j") for status in (401, 403, 429, 502)]
+    lines = [unknown_line(error) for error in [*errors, unreachable("h", "x", seconds=1), no_api_server("h", 200, page)]]
+    assert [line.partition(": read Job")[0] for line in lines[:4]] == [
+        "the cluster does not know who asks",
+        "you may not ask the cluster",
+        "the cluster cannot say now: the API server has too many requests (HTTP 429) and has not carried out this one",
+        "the cluster cannot say now: the API server is in trouble (HTTP 502) and has not carried it out; what runs goes on",
+    ]
+    assert lines[4].startswith("the cluster does not answer: the API server h did not answer")
+    assert "what answers at h is no API server (HTTP 200): 'Sign in to Example'; to do: look for a proxy" in lines[5]

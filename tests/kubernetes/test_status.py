@@ -66,9 +66,21 @@ def summary_of(*pods: dict[str, Any], queue_reason: str | None = None, **given: 
         (pod(1, "Failed", **ended(65)), "exit code 65 (configuration or contract error)"),
         (
             pod(1, "Failed", **condition("DisruptionTarget", "True", "EvictionByEvictionAPI", "drain")),
-            "taken away by the cluster",
+            "evicted (kubectl drain, an autoscaler or another caller of the eviction API): EvictionByEvictionAPI: drain",
         ),
-        (pod(1, "Failed", reason="Evicted", message="low on memory"), "failed: Evicted low on memory"),
+        (pod(1, "Failed", **condition("DisruptionTarget", "True", "New", "why")), "taken away by the cluster: New: why"),
+        (
+            pod(1, "Failed", **condition("DisruptionTarget", "True", "PreemptionByScheduler", "x")),
+            "preempted by a pod of higher",
+        ),
+        (
+            pod(1, "Running", **condition("DisruptionTarget", "True", "DeletionByTaintManager", "x")),
+            "its machine m-1 is lost, or was emptied by a taint; the pod is replaced only when the machine is back, or is "
+            "declared dead: kubectl taint nodes m-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
+        ),
+        (pod(1, "Failed", reason="Evicted", message="low on memory"), "ended by its machine: Evicted: low on memory"),
+        (pod(1, "Failed", **ended(137)), "killed by signal 9, SIGKILL, and not by us"),
+        (pod(1, "Failed", **ended(139)), "exit code 139 (killed by signal 11 (SIGSEGV))"),
         (pod(1, "Running", deleted_s=30), "out-of-service=nodeshutdown:NoExecute"),
     ],
 )
@@ -159,7 +171,8 @@ def test_a_missing_coordinator_does_not_make_the_job_fail() -> None:
 def test_the_states_of_a_job() -> None:
     assert summary_of(conditions={"Complete": ""}).state == "DONE"
     assert summary_of(conditions={"Failed": "why"}).line == "failed: R: why"
-    assert summary_of(pod(0, "Running"), deletionTimestamp="x").state == "STOPPED"
+    assert summary_of(pod(0, "Running"), deletionTimestamp="x").state == "DRAINING"
+    assert summary_of(pod(0, "Failed"), deletionTimestamp="x").state == "GONE"
     assert summary_of(suspend=True).line == "stopped; resume starts it again from its last checkpoint"
     assert summary_of(pod(0, "Running"), suspend=True).line == "stopping: 1 of 2 nodes are saving their state"
     assert summary_of(suspend=True, queue=True, queue_reason="no quota").line == "waiting in the queue: no quota"
@@ -193,3 +206,44 @@ def test_an_ended_pod_is_no_trouble_once_its_successor_runs_or_its_index_is_gone
     young["metadata"]["name"] = "exp1-1-0-bbbbb"
     assert summary_of(old, young, pod(1, "Running")).line == "2 nodes run"
     assert summary_of(pod(0, "Running"), pod(1, "Running"), pod(2, "Failed", **ended(143))).line == "2 nodes run"
+
+
+REFUSED = """2026-01-01 I zephon.agent: starting
+error: /runs/exp1 is not writable for user 1000, group 1000
+  otherwise: checkpoints, ledger and logs could not be kept
+  to do: give the directory to that user
+"""
+
+
+def test_a_failed_job_has_the_pods_own_three_parts_and_not_only_what_the_controller_says_of_it() -> None:
+    failed = {"Failed": "matching FailJob rule at index 0"}
+    assert summary_of(pod(0, "Failed", **ended(65, message=REFUSED)), conditions=failed).line == (
+        "failed (R): node 0: exit code 65 (configuration or contract error): "
+        "/runs/exp1 is not writable for user 1000, group 1000\n"
+        "  otherwise: checkpoints, ledger and logs could not be kept\n  to do: give the directory to that user"
+    )
+
+
+def test_what_happened_to_the_victim_comes_before_what_others_saw_of_it() -> None:
+    peer = pod(0, "Failed", **ended(1, message="RuntimeError: connection closed by peer"))
+    drained = pod(1, "Failed", **ended(75))
+    victim = pod(2, "Failed", **ended(137, "OOMKilled"))
+    victim["spec"]["containers"] = [{"name": "main", "resources": {"limits": {"memory": "2Gi"}}}]
+    three = job(conditions={"Failed": "x"})
+    three["spec"]["completions"] = 3
+    found = summarize(three, [peer, drained, victim], now=NOW)
+    assert found.line.startswith(
+        "failed (R): node 2: out of memory: the kernel killed a process of its container at its limit of 2Gi"
+    )
+    assert [note.partition(":")[0] for note in found.notes] == ["node 2", "node 0", "node 1"]
+
+
+def test_where_pods_may_not_be_read_the_jobs_own_counts_tell_the_state_and_the_line_says_so() -> None:
+    running = job()
+    running["status"] = {"active": 2, "ready": 1}
+    found = summarize(running, None, unasked=["its pods cannot be read: forbidden"], now=NOW)
+    assert (found.state, found.line) == ("RUNNING", "1 of 2 nodes run; its pods cannot be read: forbidden")
+    draining = job(suspend=True)
+    draining["status"] = {"terminating": 2}
+    assert summarize(draining, None, now=NOW).state == "DRAINING"
+    assert summarize(job(suspend=True), None, now=NOW).state == "STOPPED"

@@ -33,9 +33,12 @@ from zephon.run.handle import Handle, read_handle, write_handle
 from zephon.run.lease import Lease
 from zephon.run.ledger import has_ledger
 from zephon.run.specs import new_attempt, newest_spec
+from zephon.run.state import AttemptState, State
 from zephon.spec.experiment import RunSpec
 from zephon.stages import stage as stages
 from zephon.stages.record import outstanding
+
+_LEFTOVERS: tuple[State, ...] = ("UNSUBMITTED", "STOPPED", "GONE")  # parts of such an attempt may be left where it ran
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,7 +105,7 @@ def start(
         check(spec)
     rundir, files = rundir_of(spec), files_seen(spec)
     with _held(rundir, spec) as lease:
-        _check_ended(rundir)
+        before = _check_ended(rundir)
         contract, allowed = _contract(rundir, spec, files, allow, parent)
         done = newest_checkpoint(rundir)
         if done >= spec.trainer.steps and not outstanding(spec, rundir, here=backend(spec.scheduler.name).here):
@@ -110,6 +113,9 @@ def start(
             return _finished(rundir, spec, done)
         attempt = max(rundir.attempts(), default=0) + 1
         request_of(spec, rundir, attempt, worker)  # an attempt that cannot be submitted is not made
+        if before is not None and before.state in _LEFTOVERS:
+            backend_of(rundir, attempt - 1).discard(rundir, attempt - 1)
+        backend(spec.scheduler.name).check_alone(Job(spec=spec, run=url_of(spec, rundir), attempt=attempt, worker=worker))
         if parent is not None:
             write_weights(parent, spec)
             lease.renew()
@@ -120,9 +126,10 @@ def start(
         contracts.record(rundir, contract, spec, allowed, attempt=attempt)
         EventLog(rundir, attempt, "launcher").write("start", nodes=spec.nodes, resumed_at=max(done, 0), sha256=spec.sha256())
         job = Job(spec=spec, run=url_of(spec, rundir), attempt=attempt, worker=worker)
+        submitted = Handle(scheduler=spec.scheduler.name, handle="", worker=worker, time=time.time())
+        write_handle(rundir, attempt, submitted)  # whatever cuts the submit off, its backend is known
         handle = backend(spec.scheduler.name).submit(job, lease)
-    submitted = Handle(scheduler=spec.scheduler.name, handle=handle, worker=worker, time=time.time())
-    write_handle(rundir, attempt, submitted)
+    write_handle(rundir, attempt, dataclasses.replace(submitted, handle=handle))
     return Started(rundir=rundir, attempt=attempt, handle=handle, resumed_at=max(done, 0))
 
 
@@ -138,16 +145,39 @@ def _held(rundir: RunDir, spec: RunSpec) -> Iterator[Lease]:
         raise
 
 
-def _check_ended(rundir: RunDir) -> None:
-    """Refuses a second attempt beside one that is under way. One on a cluster holds no lease."""
+def _check_ended(rundir: RunDir) -> AttemptState | None:
+    """Refuses a second attempt beside one that is under way, and returns the state of the last one.
+
+    One on a cluster holds no lease.
+    """
     attempt = max(rundir.attempts(), default=0)
     state = backend_of(rundir, attempt).state(rundir, attempt, EventReader(rundir)) if attempt else None
+    if state is not None:
+        check_known(rundir.url, attempt, state.state, state.message)
     if state is not None and not state.ended:
         raise ConfigError(
             f"attempt {attempt} of {rundir.url} is under way ({state.state}{f': {state.message}' if state.message else ''})",
             follows="two attempts would write one run directory at the same time",
             remedy="stop it first, or change its size with rescale",
         )
+    return state
+
+
+def check_known(run: str, attempt: int, state: str, message: str) -> None:
+    """Refuses to go by a guess: an attempt whose state is not known, or that is in another cluster, may train.
+
+    Raises:
+        ConfigError: with what is known.
+    """
+    if state not in ("UNKNOWN", "ELSEWHERE"):
+        return
+    raise ConfigError(
+        f"whether attempt {attempt} of {run} still runs is not known: {message}",
+        follows="two attempts would write one run directory at the same time",
+        remedy="repeat this when its cluster answers"
+        if state == "UNKNOWN"
+        else "go back to its cluster (kubectl config use-context NAME, or KUBECONFIG) and stop it there",
+    )
 
 
 def _finished(rundir: RunDir, spec: RunSpec, done: int) -> Started:
@@ -230,6 +260,7 @@ def resume(
     """
     status = status_of(rundir)
     attempt, handle = status.attempt, read_handle(rundir, status.attempt)
+    check_known(status.name, attempt, status.state, status.message)
     if status.live:
         raise ConfigError(
             f"{status.name} is running (attempt {attempt}, step {status.step} of {status.steps})",
@@ -241,7 +272,6 @@ def resume(
         if not overrides and fork is None and before.resume(rundir, attempt):
             resumed_at = max(newest_checkpoint(rundir), 0)
             return Started(rundir=rundir, attempt=attempt, handle=handle.handle, resumed_at=resumed_at)
-        before.discard(rundir, attempt)
     stored = relocated(newest_spec(rundir), rundir)
     spec = changed(stored, overrides, config_dir=config_dir)
     check_same(spec, stored)

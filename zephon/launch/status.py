@@ -6,6 +6,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from zephon.errors import ConfigError, nearest
@@ -17,11 +18,13 @@ from zephon.run.data_end import ended_at
 from zephon.run.directory import RunDir
 from zephon.run.environment import read_environment
 from zephon.run.events import Event, EventReader
+from zephon.run.lease import read_lease
 from zephon.run.progress import Progress, read_progress
 from zephon.run.specs import find_spec
 from zephon.run.state import AttemptState, Resized
 
-LIVE = ("QUEUED", "STARTING", "RUNNING", "TRAINING", "DRAINING", "DEGRADED", "STALLED", "UNKNOWN")
+LIVE = ("QUEUED", "STARTING", "RUNNING", "TRAINING", "DRAINING", "DEGRADED", "STALLED", "UNKNOWN", "ELSEWHERE")
+_ONE_LOSS_S = 120.0  # a node's end and what its peers report of it within this time are one event
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,12 +33,15 @@ class RunStatus:
 
     Args:
         app_id: the newest attempt's name where it runs; empty where it was never started.
-        state: QUEUED, STARTING, RUNNING (a stage other than training), TRAINING, DRAINING, DEGRADED, STALLED, DONE, STOPPED,
-            FAILED, or UNKNOWN (the cluster does not answer).
+        state: UNSUBMITTED, QUEUED, STARTING, RUNNING (a stage other than training), TRAINING, DRAINING, DEGRADED, STALLED,
+            DONE, STOPPED, FAILED, GONE; UNKNOWN (the cluster does not say) or ELSEWHERE (another cluster
+            has it): see run/state.py.
         step, steps: optimizer steps done and wanted.
         eta_s: seconds left at the present speed, when it is known.
         checkpoint, checkpoint_age_s: step and age of the newest complete checkpoint.
-        error: what ended or last disturbed the run.
+        notes: what else the cluster says of the attempt now, a sentence each.
+        error: what ended or last disturbed the run; in a loss, what happened to its victim.
+        also: what others saw of the same.
         started, took_s: when the newest attempt was started, and how long it runs or ran.
         resize: the last ``resized`` event: sizes, stall, its parts, steps lost.
         stages: each stage's state in this attempt (waiting, running, done, skipped, failed, stopped, interrupted), in order;
@@ -62,7 +68,9 @@ class RunStatus:
     progress_age_s: float | None = None
     status: int | None = None
     message: str = ""
+    notes: tuple[str, ...] = ()
     error: str = ""
+    also: tuple[str, ...] = ()
     failures: int = 0
     lost: int = 0
     resizes: int = 0
@@ -99,7 +107,7 @@ def status_of(rundir: RunDir, *, now: float | None = None, events: EventReader |
     attempt = attempts[-1]
     spec, (stepped, progress) = find_spec(rundir, attempt), _newest_progress(rundir, attempts)
     submitted = backend_of(rundir, attempt).state(rundir, attempt, events)
-    state = submitted or AttemptState(app_id="", state="QUEUED")
+    state = submitted or _unsubmitted(rundir)
     steps = spec.trainer.steps if spec else 0
     ended_early = progress.step < steps and ended_at(rundir) == progress.step
     finished = steps > 0 and (progress.step >= steps or ended_early)
@@ -109,6 +117,7 @@ def status_of(rundir: RunDir, *, now: float | None = None, events: EventReader |
     checkpoint = newest_checkpoint(rundir)
     ended = f"the data ended after {progress.step} of {steps} steps"
     happened = events.of_attempt(attempt)
+    causes = _causes(happened)
     started = happened[0].time if happened else None
     last = now if shown in LIVE else max([event.time for event in happened[-1:]] + [progress.time if age is not None else 0.0])
     return RunStatus(
@@ -132,7 +141,9 @@ def status_of(rundir: RunDir, *, now: float | None = None, events: EventReader |
         progress_age_s=age,
         status=state.status,
         message=ended if ended_early and shown == "DONE" else state.message,
-        error=_last_error(happened),
+        notes=state.notes,
+        error=causes[0] if causes else "",
+        also=causes[1:],
         failures=state.counts.failures,
         lost=state.counts.lost,
         resizes=state.counts.resizes,
@@ -141,6 +152,14 @@ def status_of(rundir: RunDir, *, now: float | None = None, events: EventReader |
         resize=state.resized,
         stages=_stages(state),
     )
+
+
+def _unsubmitted(rundir: RunDir) -> AttemptState:
+    """An attempt that no backend has: it is being submitted, or its submit was cut off."""
+    lease = read_lease(rundir)
+    if lease is not None and lease.binds and not lease.ours:
+        return AttemptState(app_id="", state="STARTING", message=f"being submitted by {lease.holder}")
+    return AttemptState(app_id="", state="UNSUBMITTED", message="it was never submitted; resume starts it")
 
 
 def _shown(state: AttemptState, *, stepped: bool, stalled: bool, finished: bool) -> str:
@@ -169,16 +188,34 @@ def _newest_progress(rundir: RunDir, attempts: Sequence[int]) -> tuple[int, Prog
     return 0, Progress(step=0, steps=0, time=0.0)
 
 
-def _last_error(events: Sequence[Event]) -> str:
-    """The newest failure of an attempt in one line: who, how, why."""
-    for event in reversed(events):
-        details = event.details
-        if event.kind in ("stage_ended", "finish") and details["status"] not in (Exit.DONE, Exit.LEFT):
-            return str(details["cause"])
-        if event.kind == "workers_exited" and details.get("error"):
-            error = details["error"]
-            return f"rank {error['rank']} on {error['node']}: status {error['status']}: {error['message']}"
-    return ""
+def _causes(events: Sequence[Event]) -> tuple[str, ...]:
+    """The newest failure of an attempt, who, how and why: first what happened to a node, then what others saw of it."""
+    witness = next(filter(None, map(_failure, reversed(events))), None)
+    victims = [event for event in events if event.kind in ("node_ended", "node_refused")]
+    if not victims:
+        return (witness[1],) if witness else ()
+    victim = victims[-1]
+    when, cause = _time_of(victim), str(victim.details["cause"])
+    if witness is None:
+        return (cause,)
+    return (cause, witness[1]) if when >= witness[0] - _ONE_LOSS_S else (witness[1],)
+
+
+def _failure(event: Event) -> tuple[float, str] | None:
+    """When and how a worker, a stage or the job failed."""
+    details = event.details
+    if event.kind in ("stage_ended", "finish") and details["status"] not in (Exit.DONE, Exit.LEFT):
+        return event.time, str(details["cause"])
+    if event.kind == "workers_exited" and details.get("error"):
+        error = details["error"]
+        return event.time, f"rank {error['rank']} on {error['node']}: status {error['status']}: {error['message']}"
+    return None
+
+
+def _time_of(event: Event) -> float:
+    """When a node ended; its event is written when somebody looks."""
+    ended = str(event.details.get("ended") or "")
+    return datetime.fromisoformat(ended.replace("Z", "+00:00")).timestamp() if ended else event.time
 
 
 def find_run(name: str | None, runs: str) -> RunDir:

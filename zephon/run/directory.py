@@ -16,6 +16,7 @@
         spec.json          what this attempt runs                  launcher                           run/specs.py
         environment.json   versions, code, machine, arguments     launcher                           run/environment.py
         handle.json        which backend has the attempt           launcher                           run/handle.py
+        placement.json     which cluster, and which Job there      launcher                           run/placement.py
         progress.json      the newest step                         rank 0                             run/progress.py
         stages.json        the states of its stages, on a cluster  coordinator                        run/attempt_stages.py
         target.json        the size last asked for, on a cluster   launcher                           run/target.py

@@ -50,10 +50,14 @@ class Event:
 
 
 class EventLog:
-    """Appends events of one process. Constructing touches nothing."""
+    """Appends events of one process. Constructing touches nothing.
 
-    def __init__(self, rundir: RunDir, attempt: int, who: str) -> None:
-        self.rundir, self.attempt, self.who = rundir, attempt, who
+    Args:
+        quiet: an event that cannot be written is let go: for a reader that may not write.
+    """
+
+    def __init__(self, rundir: RunDir, attempt: int, who: str, *, quiet: bool = False) -> None:
+        self.rundir, self.attempt, self.who, self.quiet = rundir, attempt, who, quiet
         self._lines: list[str] = []
         self._name = f"{attempt:04d}-{who}-{os.getpid()}-{time.time_ns()}.jsonl"
 
@@ -62,6 +66,8 @@ class EventLog:
         try:
             self._write(Event(time.time(), self.attempt, self.who, kind, details))
         except OSError as error:
+            if self.quiet:
+                return
             with contextlib.suppress(OSError):  # stderr may be a file on the same disk
                 print(f"event {kind} {details} was not written: {error}", file=sys.stderr, flush=True)
 

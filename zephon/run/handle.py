@@ -1,4 +1,5 @@
-"""``attempts/NNNN/handle.json``: the backend that has the attempt. The launcher writes it after the submit."""
+"""``attempts/NNNN/handle.json``: the backend that has the attempt. The launcher writes it before the submit, without the
+handle, and after it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class Handle:
 
     Args:
         scheduler: name of the backend: local or kubernetes.
-        handle: TorchX's name of the job, ``SCHEDULER://SESSION/APP``.
+        handle: TorchX's name of the job, ``SCHEDULER://SESSION/APP``; empty until it is submitted.
         worker: module that each worker runs.
         time: of the submit, in unix seconds.
     """
@@ -33,7 +34,7 @@ class Handle:
 
 
 def read_handle(rundir: RunDir, attempt: int) -> Handle | None:
-    """None where nothing was submitted, or not yet."""
+    """None where no submit has begun."""
     return as_record(Handle, rundir.find_json(*RunDir.in_attempt(attempt, _FILE)))
 
 

@@ -62,6 +62,11 @@ class LeaseEntry:
         except psutil.NoSuchProcess:
             return False
 
+    @property
+    def ours(self) -> bool:
+        """Whether this very process holds it."""
+        return self.host == socket.gethostname() and self.pid == os.getpid()
+
 
 class Lease:
     """``take``, ``renew`` often, ``release``. A process that takes it with the same token takes it over."""

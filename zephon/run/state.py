@@ -19,8 +19,15 @@ from zephon.fastjson import Json
 from zephon.run.attempt import attempt_directory
 from zephon.run.directory import RunDir
 
-State = Literal["QUEUED", "STARTING", "RUNNING", "DRAINING", "UNKNOWN", "DONE", "STOPPED", "FAILED"]
-ENDED: tuple[State, ...] = ("DONE", "STOPPED", "FAILED")
+State = Literal[
+    "UNSUBMITTED", "QUEUED", "STARTING", "RUNNING", "DRAINING", "UNKNOWN", "ELSEWHERE", "DONE", "STOPPED", "FAILED", "GONE"
+]
+"""UNSUBMITTED: its submit never reached the scheduler, or was cut off. QUEUED: its scheduler has it and has not started it.
+
+UNKNOWN: the cluster does not say. ELSEWHERE: it is in another cluster than the one that is asked. GONE: nothing is left of it
+in its own cluster, and nobody stopped it.
+"""
+ENDED: tuple[State, ...] = ("UNSUBMITTED", "DONE", "STOPPED", "FAILED", "GONE")
 
 _FILE = "supervisor.json"
 
@@ -70,8 +77,8 @@ class AttemptState:
 
     Args:
         app_id: its name where it runs.
-        state: UNKNOWN where the cluster does not answer.
         message: explains the state.
+        notes: what else is worth knowing, a sentence each, the victims of a loss first.
         status: exit status, once it has ended.
         target: how many nodes are wanted.
         members: nodes that train together, with their incarnation.
@@ -84,6 +91,7 @@ class AttemptState:
     app_id: str
     state: State
     message: str = ""
+    notes: tuple[str, ...] = ()
     status: int | None = None
     target: int = 0
     members: tuple[str, ...] = ()
@@ -109,6 +117,7 @@ class AttemptState:
         resized = data["resized"]
         typed = {
             "members": tuple(data["members"]),
+            "notes": tuple(data["notes"]),
             "resized": None if resized is None else Resized.from_json(resized),
             "counts": Counts(**data["counts"]),
             "stages": dict(data["stages"]),

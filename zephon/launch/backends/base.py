@@ -40,6 +40,13 @@ class Backend(Protocol):
             ConfigError: the job or an option cannot work.
         """
 
+    def check_alone(self, job: Job) -> None:
+        """Refuses an attempt while anything of its run still lives where it would be sent.
+
+        Raises:
+            ConfigError: naming what lives.
+        """
+
     def submit(self, job: Job, lease: Lease) -> str:
         """Sends it and returns TorchX's handle. The run's lease is the backend's from now on: kept, or released."""
 
@@ -47,7 +54,7 @@ class Backend(Protocol):
         """The answer of the cluster where the spec's jobs would run; empty where there is no cluster."""
 
     def state(self, rundir: RunDir, attempt: int, events: EventReader) -> AttemptState | None:
-        """How the attempt is; None where it was never started. UNKNOWN where the cluster does not answer.
+        """How the attempt is; None where no submit has begun.
 
         Args:
             events: the run's; a caller that asks repeatedly passes the same reader, which reads each event once.
@@ -70,7 +77,7 @@ class Backend(Protocol):
         """Lets a stopped attempt go on as the same one; False where only a new attempt can."""
 
     def discard(self, rundir: RunDir, attempt: int) -> None:
-        """Removes what a stopped attempt has left where it ran, so that a new one can take its place."""
+        """Removes what a stopped attempt, or one of which only parts are left, has where it ran; waits until it is gone."""
 
     def log_lines(self, rundir: RunDir, attempt: int, node: int, *, follow: bool) -> Iterable[str]:
         """The log of one node, with newlines."""

@@ -14,14 +14,17 @@ from zephon.launch.job import Job
 from zephon.run.state import State
 
 APP_STATES: dict[State, AppState] = {
+    "UNSUBMITTED": AppState.UNSUBMITTED,
     "QUEUED": AppState.PENDING,
     "STARTING": AppState.PENDING,
     "RUNNING": AppState.RUNNING,
     "DRAINING": AppState.RUNNING,
     "UNKNOWN": AppState.UNKNOWN,
+    "ELSEWHERE": AppState.UNKNOWN,
     "DONE": AppState.SUCCEEDED,
     "STOPPED": AppState.CANCELLED,
     "FAILED": AppState.FAILED,
+    "GONE": AppState.CANCELLED,
 }
 """Our states in TorchX's terms."""
 
@@ -39,6 +42,10 @@ class Torchx:
         with self.runner() as runner:
             return runner.dryrun(app_def(job), self.name, dict(options))
 
-    def submit(self, job: Job, options: Mapping[str, Any]) -> str:
+    def submit(self, job: Job, options: Mapping[str, Any], *, begin: Callable[[Any], None] | None = None) -> str:
+        """Sends a job; ``begin`` gets the request just before, to record what is about to be sent."""
         with self.runner() as runner:
-            return str(runner.schedule(runner.dryrun(app_def(job), self.name, dict(options))))
+            info = runner.dryrun(app_def(job), self.name, dict(options))
+            if begin is not None:
+                begin(info.request)
+            return str(runner.schedule(info))

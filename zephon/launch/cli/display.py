@@ -74,7 +74,7 @@ def one_line(status: RunStatus) -> str:
 
 def _shows_message(status: RunStatus) -> bool:
     """Whether one line has room for the message: it says why nothing trains, or why a run is done before its last step."""
-    return status.early or status.state in ("QUEUED", "STARTING", "RUNNING", "DRAINING", "UNKNOWN", "FAILED")
+    return status.early or status.state not in ("TRAINING", "DEGRADED", "STALLED", "DONE", "STOPPED")
 
 
 def panel(status: RunStatus) -> Table:

@@ -57,6 +57,7 @@ def run(arguments: Arguments, console: Console) -> int:
 
 def _converge(composed: Composed, rundir: RunDir, status: RunStatus, arguments: Arguments, console: Console) -> int:
     """``run`` on a running run: another ``nodes=`` rescales it, nothing else can change while it runs."""
+    launcher.check_known(status.name, status.attempt, status.state, status.message)
     running, wanted = newest_spec(rundir), composed.spec
     if dataclasses.replace(wanted, nodes=running.nodes, runs=running.runs, name=running.name) != running:
         from zephon.launch import contract as contracts

@@ -48,13 +48,19 @@ def cause_first(text: str) -> str:
     return f"{match[4]} ({match[1]}, status {match[2] or match[3]})" if match else line
 
 
+def whole(text: str) -> str:
+    """An error with all of its lines, the cause first."""
+    return "\n".join([cause_first(text), *text.strip().split("\n")[1:]])
+
+
 def status_table(run: RunStatus) -> Table:
     """Everything that ``status`` knows, the last error first."""
     from rich.table import Table
     from rich.text import Text
 
     live = run.state in LIVE
-    message = first_line(run.message) if (run.state not in ("TRAINING", "DONE") or run.early) and not run.error else ""
+    message = run.message if run.state not in ("TRAINING", "DONE") or run.early else ""
+    notes = [note for note in run.notes if note not in run.message and note not in (run.error, *run.also)]
     left = f", {duration(run.eta_s)} left" if run.eta_s and live else ""
     rows = [
         ("run", f"{run.name}  ({run.url})"),
@@ -67,8 +73,9 @@ def status_table(run: RunStatus) -> Table:
         *([("stages", stages_text(run.stages))] if run.stages else []),
         ("counted", f"{run.failures} failures, {run.lost} lost nodes, {run.resizes} resizes"),
     ]
-    if run.error:
-        rows.insert(0, ("last error", cause_first(run.error)))
+    shown = [cause for cause in (run.error, *run.also) if cause and cause not in message]
+    rows[:0] = [("last error" if number == 0 else "also", whole(cause)) for number, cause in enumerate(shown)]
+    rows[len(shown) + 2 : len(shown) + 2] = [("note", note) for note in notes]
     if run.resize is not None:
         rows.append(("last resize", resize_text(run.resize)))
     if run.checkpoint is not None:

@@ -3,7 +3,8 @@
     run directory   members, generation, stages, history: where the coordinator and the nodes write them
     API server      everything else: the Job, its pods, and why they wait
 
-A cluster that does not answer is not a failed job: its state is UNKNOWN, beside what the run directory says.
+A cluster that does not answer is not a failed job: its state is UNKNOWN, beside what the run directory says. A Job
+counts only when its UID is the one that the submit recorded (run/placement.py).
 """
 
 from __future__ import annotations
@@ -15,8 +16,14 @@ from collections.abc import Iterable, Sequence
 from zephon.agent.rules import allowed_nodes
 from zephon.errors import ConfigError
 from zephon.exits import Exit
-from zephon.launch.backends.kubernetes.errors import ClusterError, NotFound
+from zephon.fastjson import Json
+from zephon.launch.backends.kubernetes.client import Cluster
+from zephon.launch.backends.kubernetes.errors import ClusterError, unknown_line
+from zephon.launch.backends.kubernetes.history import history, record_causes
+from zephon.launch.backends.kubernetes.living import alive, attempt_labels, check_alone, end_orphans, orphaned
+from zephon.launch.backends.kubernetes.manifest import Request
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
+from zephon.launch.backends.kubernetes.placed import elsewhere_line, find_job, is_complete, nodes_url, placement_of, unsubmitted
 from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler, create_scheduler
 from zephon.launch.backends.kubernetes.status import Summary
 from zephon.launch.backends.submission import Torchx
@@ -26,11 +33,11 @@ from zephon.run.data_end import ended_at
 from zephon.run.directory import RunDir
 from zephon.run.events import Event, EventReader
 from zephon.run.generation import read_generation
-from zephon.run.handle import read_handle
 from zephon.run.lease import Lease
+from zephon.run.placement import Placement, read_placement, write_placement
 from zephon.run.progress import read_progress
 from zephon.run.specs import read_spec
-from zephon.run.state import AttemptState, Counts, Resized
+from zephon.run.state import AttemptState
 from zephon.run.stop import write_stop
 from zephon.run.target import write_target
 from zephon.spec.experiment import RunSpec
@@ -58,8 +65,21 @@ class KubernetesBackend:
     def request(self, job: Job) -> object:
         return self._torchx.request(job, job.spec.scheduler.options).request
 
+    def check_alone(self, job: Job) -> None:
+        options = options_from(job.spec.scheduler.options)
+        check_alone(self._connected(options, _COMMAND_RETRY_S).connection, options.namespace, job.run)
+
     def submit(self, job: Job, lease: Lease) -> str:
-        handle = self._torchx.submit(job, job.spec.scheduler.options)
+        options, rundir = options_from(job.spec.scheduler.options), lease.rundir
+        cluster, placed = self._connected(options, _COMMAND_RETRY_S).connection, list[Placement]()
+
+        def begin(request: Request) -> None:
+            placed.append(placement_of(cluster, request))
+            write_placement(rundir, job.attempt, placed[0])
+
+        handle = self._torchx.submit(job, job.spec.scheduler.options, begin=begin)
+        if (created := find_job(cluster, placed[0])) is not None:
+            write_placement(rundir, job.attempt, dataclasses.replace(placed[0], job=created["metadata"]["uid"]))
         lease.release()  # the job on the cluster needs none; a laptop would have to renew it
         return handle
 
@@ -67,58 +87,114 @@ class KubernetesBackend:
         scheduler = self._connected(options_from(spec.scheduler.options), _COMMAND_RETRY_S)
         return f"answers; {len(scheduler.list())} jobs of ours in the namespace"
 
-    def state(self, rundir: RunDir, attempt: int, events: EventReader) -> AttemptState:
-        scheduler, app_id = self._scheduler(rundir, attempt, retry_s=self._state_retry_s)
-        recorded = _recorded(rundir, attempt, app_id, events.of_attempt(attempt))
+    def state(self, rundir: RunDir, attempt: int, events: EventReader) -> AttemptState | None:
+        placement = read_placement(rundir, attempt)
+        if placement is None:
+            return None
+        scheduler = self._connected(options_from(read_spec(rundir, attempt).scheduler.options), self._state_retry_s)
+        so_far = events.of_attempt(attempt)
+        recorded = _recorded(rundir, attempt, placement.app_id, so_far)
         try:
-            summary = scheduler.summary(app_id)
+            state = self._asked(scheduler, placement, recorded, rundir, attempt, so_far)
         except ClusterError as error:
-            unknown = dataclasses.replace(recorded, state="UNKNOWN", message=f"the cluster does not answer: {error.what}")
-            return _in_stage(unknown, rundir, attempt)
-        if summary is None:
-            return _gone(recorded, rundir, attempt)
-        return _in_stage(_with_summary(recorded, summary), rundir, attempt)
+            state = dataclasses.replace(recorded, state="UNKNOWN", message=unknown_line(error))
+        return _in_stage(state, rundir, attempt)
+
+    def _asked(
+        self,
+        scheduler: KubernetesScheduler,
+        placement: Placement,
+        recorded: AttemptState,
+        rundir: RunDir,
+        attempt: int,
+        events: Sequence[Event],
+    ) -> AttemptState:
+        """The state as the cluster has it."""
+        cluster = scheduler.connection
+        job = find_job(cluster, placement)
+        if job is not None and not placement.job:
+            if not is_complete(cluster, job):
+                return unsubmitted(recorded, rundir, attempt, "the submit was cut off before all of its objects were there")
+            with contextlib.suppress(OSError):  # its last answer was lost
+                write_placement(rundir, attempt, dataclasses.replace(placement, job=job["metadata"]["uid"]))
+        if job is not None:
+            summary = scheduler.summary_of(job)
+            record_causes(rundir, attempt, summary, events)
+            return _with_summary(recorded, summary)
+        if line := elsewhere_line(cluster, placement):
+            return dataclasses.replace(recorded, state="ELSEWHERE", message=line)
+        if pods := self._orphans(cluster, placement, rundir, attempt):
+            return _with_summary(recorded, orphaned(pods))
+        if not placement.job:
+            return unsubmitted(recorded, rundir, attempt, "the submit was cut off before anything of it was there")
+        return _gone(recorded, rundir, attempt)
+
+    @staticmethod
+    def _orphans(cluster: Cluster, placement: Placement, rundir: RunDir, attempt: int) -> list[Json]:
+        labels = attempt_labels(nodes_url(rundir, attempt), attempt)
+        return alive(cluster.find("Pod", placement.app_id.partition(":")[0], labels=labels))
 
     def stop(self, rundir: RunDir, attempt: int) -> None:
-        scheduler, app_id = self._scheduler(rundir, attempt)
+        scheduler, app_id, job = self._found(rundir, attempt)
+        if job is None:
+            labels = attempt_labels(nodes_url(rundir, attempt), attempt)
+            end_orphans(scheduler.connection, app_id.partition(":")[0], labels)
+            return
         scheduler.stop(app_id)
         with contextlib.suppress(OSError):  # without this note a resume within minutes looks like a replaced node
             write_stop(rundir, attempt)
 
     def rescale(self, rundir: RunDir, attempt: int, nodes: int) -> None:
-        scheduler, app_id = self._scheduler(rundir, attempt)
+        scheduler, app_id, _ = self._found(rundir, attempt)
         _check_size(rundir, attempt, nodes)
         scheduler.rescale(app_id, nodes)
         with contextlib.suppress(OSError):  # the coordinator may not read the Job; without this nodes may form in several steps
             write_target(rundir, attempt, nodes)
 
     def preview(self, rundir: RunDir, attempt: int, nodes: int) -> str:
-        scheduler, app_id = self._scheduler(rundir, attempt)
+        scheduler, app_id, _ = self._found(rundir, attempt)
         _check_size(rundir, attempt, nodes)
         return scheduler.preview(app_id, nodes)
 
     def resume(self, rundir: RunDir, attempt: int) -> bool:
         """The stopped Job goes on: its objects are all still there."""
-        scheduler, app_id = self._scheduler(rundir, attempt)
-        try:
-            scheduler.resume(app_id)
-        except NotFound:
+        scheduler, app_id, job = self._found(rundir, attempt)
+        if job is None:
             return False
+        scheduler.resume(app_id)
         return True
 
     def discard(self, rundir: RunDir, attempt: int) -> None:
-        scheduler, app_id = self._scheduler(rundir, attempt)
-        scheduler.delete(app_id)
+        scheduler, app_id, job = self._found(rundir, attempt)
+        if job is not None:
+            scheduler.delete(app_id)
+            return
+        labels = attempt_labels(nodes_url(rundir, attempt), attempt)
+        end_orphans(scheduler.connection, app_id.partition(":")[0], labels)
+        scheduler.wait_gone(app_id, labels, read_spec(rundir, attempt).elastic.drain_s)
 
     def log_lines(self, rundir: RunDir, attempt: int, node: int, *, follow: bool) -> Iterable[str]:
         """The log of one node's pods, from the cluster to which this attempt was submitted."""
-        scheduler, app_id = self._scheduler(rundir, attempt)
+        scheduler, app_id, _ = self._found(rundir, attempt)
         return scheduler.log_iter(app_id, "node", node, should_tail=follow)
 
-    def _scheduler(self, rundir: RunDir, attempt: int, *, retry_s: float = _COMMAND_RETRY_S) -> tuple[KubernetesScheduler, str]:
-        handle = read_handle(rundir, attempt)
-        assert handle is not None, "the handle names this backend"
-        return self._connected(options_from(read_spec(rundir, attempt).scheduler.options), retry_s), handle.app_id
+    def _found(self, rundir: RunDir, attempt: int) -> tuple[KubernetesScheduler, str, Json | None]:
+        """What a verb acts on: the attempt's own Job, None where it is gone.
+
+        Raises:
+            ConfigError: it is in another cluster.
+        """
+        placement = read_placement(rundir, attempt)
+        assert placement is not None, "no verb acts on an attempt without a submit"
+        scheduler = self._connected(options_from(read_spec(rundir, attempt).scheduler.options), _COMMAND_RETRY_S)
+        job = find_job(scheduler.connection, placement)
+        if job is None and (line := elsewhere_line(scheduler.connection, placement)):
+            raise ConfigError(
+                f"attempt {attempt}: {line}",
+                follows="a job of the same name there may be somebody else's",
+                remedy="go back to its cluster: kubectl config use-context NAME, or KUBECONFIG",
+            )
+        return scheduler, placement.app_id, job
 
     def _connected(self, options: KubernetesOptions, retry_s: float) -> KubernetesScheduler:
         """One connection per cluster: a display asks several times a second."""
@@ -136,7 +212,7 @@ def _recorded(rundir: RunDir, attempt: int, app_id: str, events: Sequence[Event]
     members = current.nodes if current else ()
     order, known = read_spec(rundir, attempt).stages.order, read_attempt_stages(rundir, attempt)
     stages = dict(known.states) or dict.fromkeys(order, "waiting")
-    resized, counts = _history(events)
+    resized, counts = history(events)
     return AttemptState(
         app_id=app_id,
         state="UNKNOWN",
@@ -150,33 +226,24 @@ def _recorded(rundir: RunDir, attempt: int, app_id: str, events: Sequence[Event]
     )
 
 
-def _history(events: Sequence[Event]) -> tuple[Resized | None, Counts]:
-    """What an attempt's events say: the last change of size, and how often what happened."""
-    resizes = [event for event in events if event.kind == "resized"]
-    lost = [event for event in events if event.kind == "rerendezvous" and str(event.details["reason"]).startswith("lost")]
-    failures = [event for event in events if event.kind == "workers_exited" and event.details.get("error")]
-    counts = Counts(failures=len(failures), lost=len(lost), resizes=len(resizes))
-    return (Resized.from_json(resizes[-1].details) if resizes else None), counts
-
-
 def _with_summary(recorded: AttemptState, summary: Summary) -> AttemptState:
     """The state of an attempt whose Job is there."""
     running = {pod.name for pod in summary.pods if pod.phase == "Running"}
-    state = dataclasses.replace(recorded, state=summary.state, target=summary.wanted, message=summary.line)
+    state = dataclasses.replace(recorded, state=summary.state, target=summary.wanted, message=summary.line, notes=summary.notes)
     if not state.ended:
         return dataclasses.replace(state, members=tuple(name for name in recorded.members if _pod_of(name) in running))
     status = {"DONE": Exit.DONE, "STOPPED": Exit.LEFT}.get(summary.state, Exit.FAILED)
-    message = "" if summary.state == "DONE" else summary.line
-    return dataclasses.replace(state, members=(), status=int(status), message=message)
+    if summary.state == "DONE":
+        state = dataclasses.replace(state, message="", notes=())
+    return dataclasses.replace(state, members=(), status=int(status))
 
 
 def _gone(recorded: AttemptState, rundir: RunDir, attempt: int) -> AttemptState:
-    """The state of an attempt whose Job is no longer in the cluster."""
+    """The state of an attempt of which nothing is left in its cluster."""
     if _finished(recorded, rundir, attempt):
         return dataclasses.replace(recorded, state="DONE", members=())
     message = "the job is no longer in the cluster; resume starts a new attempt"
-    stopped = dataclasses.replace(recorded, state="STOPPED", members=(), message=message)
-    return _in_stage(stopped, rundir, attempt)
+    return dataclasses.replace(recorded, state="GONE", members=(), message=message)
 
 
 def _finished(recorded: AttemptState, rundir: RunDir, attempt: int) -> bool:
@@ -188,7 +255,7 @@ def _finished(recorded: AttemptState, rundir: RunDir, attempt: int) -> bool:
 
 def _in_stage(state: AttemptState, rundir: RunDir, attempt: int) -> AttemptState:
     """The state with a message about the stage that is under way, which in a stopped job is stopped too."""
-    if state.state == "STOPPED":
+    if state.state in ("STOPPED", "GONE"):
         stages = {name: "stopped" if stage == "running" else stage for name, stage in state.stages.items()}
         return dataclasses.replace(state, stages=stages)
     if state.stage in ("", TRAIN) or state.state not in ("RUNNING", "STARTING", "UNKNOWN"):

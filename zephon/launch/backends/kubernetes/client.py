@@ -7,13 +7,22 @@ the caller recognises its own object by the submission id.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from zephon.fastjson import Json
-from zephon.launch.backends.kubernetes.errors import ClusterError, NotFound, no_cluster, refusal, unreachable
+from zephon.launch.backends.kubernetes.errors import (
+    ClusterError,
+    Forbidden,
+    NotFound,
+    no_api_server,
+    no_cluster,
+    refusal,
+    unreachable,
+)
 
 COLLECTIONS = {
     "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
@@ -47,6 +56,17 @@ class Cluster:
     @property
     def server(self) -> str:
         return str(self._client().configuration.host)
+
+    def identity(self, namespace: str) -> str:
+        """Tells this cluster from every other, whatever its address: a hash of its own CA, which each namespace has.
+
+        Empty where it cannot be read.
+        """
+        try:
+            found = self.get("ConfigMap", namespace, "kube-root-ca.crt")
+        except (NotFound, Forbidden):
+            return ""
+        return hashlib.sha256(str((found.get("data") or {}).get("ca.crt")).encode()).hexdigest()[:16]
 
     def create(self, document: Json, *, dry_run: bool = False) -> Json:
         """Creates an object; unknown fields in it are errors. With ``dry_run`` everything is checked and nothing kept."""
@@ -119,8 +139,9 @@ class Cluster:
             ClusterError: refused, or no answer within ``retry_s``.
         """
         response = self._respond(method, path, query=query or [], body=body, content_type=content_type, action=action)
-        answer = json.loads(response.data or b"{}")
-        assert isinstance(answer, dict)
+        answer = _json(response.data)
+        if answer is None:
+            raise no_api_server(self.server, response.status, response.data.decode(errors="replace"))
         return answer
 
     def _respond(
@@ -147,15 +168,20 @@ class Cluster:
             else:
                 if response.status < 300:
                     return response
-                answer = _status(response.data)
+                answer = _json(response.data)
+                if answer is None and response.status not in (502, 503, 504):
+                    raise no_api_server(self.server, response.status, response.data.decode(errors="replace"))
+                answer = answer or {"message": f"HTTP {response.status} from a proxy in front of it"}
                 if response.status == 401 and not renewed:
                     renewed = True
                     self.close()
                     continue
                 if not _may_pass(response.status, answer):
                     raise refusal(response.status, answer, action=action)
-                problem = str(answer.get("message", f"HTTP {response.status}"))
+                problem, refused = "", refusal(response.status, answer, action=action)
             if time.monotonic() + pause > deadline:
+                if not problem:
+                    raise refused
                 raise unreachable(self.server, problem, seconds=self.retry_s)
             time.sleep(pause)
             pause = min(pause * 2, 5.0)
@@ -218,17 +244,23 @@ class Cluster:
         return self._api
 
 
-def _status(data: bytes) -> Json:
+def _json(data: bytes) -> Json | None:
+    """The answer; None where it is not what an API server sends."""
+    text = data.strip()
+    if text and not text.startswith((b"{", b"<", b"[")):  # "404 page not found" and the like are the API server's too
+        return {"message": text.decode(errors="replace")[:500]}
     try:
-        answer = json.loads(data)
+        answer = json.loads(text or b"{}")
     except ValueError:
-        return {"message": data.decode(errors="replace")[:500]}
-    return answer if isinstance(answer, dict) else {"message": str(answer)[:500]}
+        return None
+    return answer if isinstance(answer, dict) else None
 
 
 def _may_pass(status: int, answer: Json) -> bool:
     """Whether the same request may succeed a little later."""
-    return status in (429, 502, 503, 504) or (status == 500 and "failed calling webhook" in str(answer.get("message")))
+    passing = ("failed calling webhook", "etcdserver:", "storage is (re)initializing")
+    told = str(answer.get("message"))
+    return status in (429, 502, 503, 504) or (status == 500 and any(words in told for words in passing))
 
 
 __all__ = ["Cluster", "ClusterError"]

@@ -1,6 +1,9 @@
 """What the API server refused, as a three-part error that a user can act on.
 
 ClusterError            the cluster cannot be reached, or refuses
+├── NoAnswer            nobody answered, or something that is no API server: a proxy's page
+├── Unavailable         (429, 5xx) the API server answers, and is too busy or in trouble
+├── Unauthorized        (401) the credentials are not, or no longer, known
 ├── NotFound            (404) the object or its namespace is not there
 ├── Forbidden           (403) missing RBAC rule, exhausted quota, refused by admission
 └── Conflict            (409) the name is taken, or somebody else changed the object meanwhile
@@ -21,6 +24,18 @@ _RBAC = re.compile(
 
 class ClusterError(ZephonError):
     """The cluster cannot be reached, or refused a request."""
+
+
+class NoAnswer(ClusterError):
+    """The API server did not answer, or there is no address to ask."""
+
+
+class Unavailable(ClusterError):
+    """The API server answers that it cannot serve now, and went on doing so."""
+
+
+class Unauthorized(ClusterError):
+    """The credentials are not known to the cluster."""
 
 
 class NotFound(ClusterError):
@@ -44,7 +59,7 @@ def refusal(status: int, answer: Json, *, action: str) -> ClusterError:
     message = str(answer.get("message") or answer.get("reason") or f"HTTP {status}")
     what = f"{action}: {message}"
     if status == 401:
-        return ClusterError(
+        return Unauthorized(
             what,
             follows="the cluster does not know who is asking, also after the credentials were read again",
             remedy="renew the login of the current kubeconfig context (kubectl auth whoami shows who you are)",
@@ -72,7 +87,30 @@ def refusal(status: int, answer: Json, *, action: str) -> ClusterError:
             follows="the API server does not accept this object",
             remedy="correct the named field; fields that zephon does not know itself come from the overlay",
         )
-    return ClusterError(what, follows="the request was not carried out", remedy="try again; kubectl get --raw /readyz?verbose")
+    if status == 429:
+        return Unavailable(
+            what,
+            follows="the API server has too many requests (HTTP 429) and has not carried out this one",
+            remedy="try again later; if it stays, ask the cluster's administrator which client floods it",
+        )
+    if status >= 500:
+        return Unavailable(
+            what,
+            follows=f"the API server is in trouble (HTTP {status}) and has not carried it out; what runs goes on",
+            remedy="try again; kubectl get --raw /readyz?verbose tells an administrator which part of it is ill",
+        )
+    return ClusterError(what, follows="the request was not carried out", remedy="try again")
+
+
+def no_api_server(server: str, status: int, text: str) -> NoAnswer:
+    """The error for an answer that is no API server's: a proxy's or a login's page."""
+    title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
+    said = " ".join(title[1].split()) if title else " ".join(text.split())[:80]
+    return NoAnswer(
+        f"what answers at {server} is no API server (HTTP {status}): {said!r}",
+        follows="nothing is known about the cluster; jobs there run on without the launcher",
+        remedy="look for a proxy or a login in between: HTTPS_PROXY and NO_PROXY, the VPN, the address in the kubeconfig",
+    )
 
 
 def _forbidden(what: str, message: str) -> Forbidden:
@@ -107,16 +145,27 @@ def _forbidden(what: str, message: str) -> Forbidden:
 
 def unreachable(server: str, reason: str, *, seconds: float) -> ClusterError:
     """The error for an API server that did not answer within the retry budget."""
-    return ClusterError(
+    return NoAnswer(
         f"the API server {server} did not answer for {seconds:.0f} s: {reason}",
         follows="nothing is known about the cluster; jobs there run on without the launcher",
         remedy="check the address and context (kubectl config get-contexts) and try again",
     )
 
 
+def unknown_line(error: ClusterError) -> str:
+    """Why a state is not known: nobody answers, or the answer is a refusal; in one line."""
+    why = {
+        NoAnswer: "the cluster does not answer",
+        Unavailable: f"the cluster cannot say now: {error.follows}",
+        Unauthorized: "the cluster does not know who asks",
+        Forbidden: "you may not ask the cluster",
+    }.get(type(error), "the cluster does not say")
+    return f"{why}: {error.what}; to do: {error.remedy}"
+
+
 def no_cluster(reason: str, *, context: str | None) -> ClusterError:
     """The error for a kubeconfig that is missing, broken or lacks the context."""
-    return ClusterError(
+    return NoAnswer(
         f"no cluster to talk to{f' under context={context!r}' if context else ''}: {reason}",
         follows="the job cannot be submitted; plan works without a cluster",
         remedy="set KUBECONFIG or scheduler.options.kubeconfig to a kubeconfig file, and scheduler.options.context to one of "

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from zephon.fastjson import Json
+from zephon.launch.backends.kubernetes.causes import main_containers
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.errors import ClusterError, NotFound
-from zephon.launch.backends.kubernetes.names import ATTEMPT, INDEX, ROLE, RUN
-from zephon.launch.backends.kubernetes.status import main_containers
+from zephon.launch.backends.kubernetes.names import ATTEMPT, INDEX, ROLE, RUN_ID
 
 
 def node_log(
@@ -76,7 +76,7 @@ def _job(cluster: Cluster, namespace: str, name: str) -> Json | None:
 
 def _pods(cluster: Cluster, job: Json, role: str, index: int) -> list[Json]:
     metadata = job["metadata"]
-    wanted = {RUN: metadata["labels"][RUN], ATTEMPT: metadata["labels"][ATTEMPT], ROLE: role}
+    wanted = {RUN_ID: metadata["labels"][RUN_ID], ATTEMPT: metadata["labels"][ATTEMPT], ROLE: role}
     if role == "node":
         wanted[INDEX] = str(index)
     pods = cluster.find("Pod", metadata["namespace"], labels=",".join(f"{key}={value}" for key, value in wanted.items()))

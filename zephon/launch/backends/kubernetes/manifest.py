@@ -82,7 +82,11 @@ def owned_by(document: Json, job: Json) -> Json:
 
 
 def _metadata(facts: JobFacts, options: KubernetesOptions, *, name: str) -> Json:
-    annotations = {names.SPEC_SHA256: facts.job.spec.sha256(), names.SUBMISSION: facts.submission}
+    annotations = {
+        names.SPEC_SHA256: facts.job.spec.sha256(),
+        names.SUBMISSION: facts.submission,
+        names.RUN_URL: facts.job.run,
+    }
     return {"name": name, "namespace": options.namespace, "labels": labels(facts), "annotations": annotations}
 
 

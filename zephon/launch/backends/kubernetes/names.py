@@ -6,6 +6,7 @@ must fit into 63 characters too, or the Job is accepted and its pods never start
 
 from __future__ import annotations
 
+import hashlib
 import re
 from decimal import Decimal
 
@@ -19,6 +20,7 @@ _UNITS |= {unit: Decimal(1000) ** power for power, unit in enumerate(("", "k", "
 _UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)}
 
 RUN, ATTEMPT, SPEC, ROLE = "zephon/run", "zephon/attempt", "zephon/spec", "zephon/role"
+RUN_ID, RUN_URL = "zephon/run-id", "zephon/run-url"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 SPEC_SHA256, SUBMISSION, NODES_MIN, NODES_MAX = (
     "zephon/spec-sha256",
@@ -58,6 +60,11 @@ def job_name(name: str, *, nodes_max: int, from_what: str = "name") -> str:
             remedy=f"use a name of at most {room} characters",
         )
     return clean
+
+
+def run_id(url: str) -> str:
+    """A run directory's URL, as the nodes see it, as a label: two directories with one name are two runs."""
+    return hashlib.sha256(url.removeprefix("file://").rstrip("/").encode()).hexdigest()[:16]
 
 
 def label_value(value: str) -> str:

@@ -11,7 +11,17 @@ import math
 
 from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes.facts import JobFacts
-from zephon.launch.backends.kubernetes.names import ATTEMPT, MANAGED_BY, ROLE, RUN, SPEC, SPEC_SHA256, label_value
+from zephon.launch.backends.kubernetes.names import (
+    ATTEMPT,
+    MANAGED_BY,
+    ROLE,
+    RUN,
+    RUN_ID,
+    SPEC,
+    SPEC_SHA256,
+    label_value,
+    run_id,
+)
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, Toleration, Volume
 from zephon.run import specs
 
@@ -23,6 +33,7 @@ def labels(facts: JobFacts, *, role: str | None = None) -> dict[str, str]:
     shared = {
         MANAGED_BY: "zephon",
         RUN: label_value(facts.job.spec.name),
+        RUN_ID: run_id(facts.job.run),
         ATTEMPT: label_value(str(facts.job.attempt)),
         SPEC: label_value(facts.job.spec.sha256()[:16]),
     }
@@ -31,7 +42,7 @@ def labels(facts: JobFacts, *, role: str | None = None) -> dict[str, str]:
 
 def selector(facts: JobFacts, *, role: str | None = None) -> dict[str, str]:
     """The labels that name one attempt's pods and no other's."""
-    shared = {RUN: label_value(facts.job.spec.name), ATTEMPT: label_value(str(facts.job.attempt))}
+    shared = {RUN_ID: run_id(facts.job.run), ATTEMPT: label_value(str(facts.job.attempt))}
     return shared if role is None else {**shared, ROLE: role}
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
 from torchx.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, Role, RoleStatus, runopts
@@ -22,13 +22,15 @@ from zephon.fastjson import Json
 from zephon.launch.appdef import ROLE
 from zephon.launch.backends.kubernetes import names
 from zephon.launch.backends.kubernetes.client import Cluster
-from zephon.launch.backends.kubernetes.errors import ClusterError, Conflict, NotFound
+from zephon.launch.backends.kubernetes.errors import ClusterError, NoAnswer, NotFound
+from zephon.launch.backends.kubernetes.living import labels_of, left
 from zephon.launch.backends.kubernetes.logs import node_log
-from zephon.launch.backends.kubernetes.manifest import Request, build, owned_by
+from zephon.launch.backends.kubernetes.manifest import Request, build
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
 from zephon.launch.backends.kubernetes.queue import check_queue, is_queued, queue_status, set_active
 from zephon.launch.backends.kubernetes.rescale import Rescaled, check_not_ended, check_rescale, effect, rescale_job
 from zephon.launch.backends.kubernetes.status import Phase, Summary, conditions_of, summarize
+from zephon.launch.backends.kubernetes.submit import create_all
 from zephon.launch.backends.submission import APP_STATES
 
 _PHASES: dict[Phase, AppState] = {
@@ -38,6 +40,7 @@ _PHASES: dict[Phase, AppState] = {
     "Failed": AppState.FAILED,
 }
 DELETE_MARGIN_S = 60.0
+T = TypeVar("T")
 
 
 class _Options(runopts):  # type: ignore[misc]
@@ -66,6 +69,11 @@ class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
         for cluster in self._clusters.values():
             cluster.close()
         self._clusters.clear()
+
+    @property
+    def connection(self) -> Cluster:
+        """The cluster of the verbs other than submit."""
+        return self._cluster(self.options)
 
     def _cluster(self, options: KubernetesOptions) -> Cluster:
         key = (options.kubeconfig, options.context)
@@ -97,48 +105,9 @@ class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
         options = options_from(dryrun_info.cfg or {})
         self.options = options
         cluster = self._cluster(options)
-        job, *children = request.documents
-        created = self._ours(cluster, job)
-        if created is None:
-            check_queue(cluster, options)
-            for document in request.documents if options.server_dry_run else ():
-                cluster.create(document, dry_run=True)
-            created = self._created(cluster, job)
-        try:
-            for child in children:
-                self._created(cluster, owned_by(child, created))
-        except ClusterError:
-            cluster.delete("Job", request.namespace, request.name)
-            raise
+        check_queue(cluster, options)
+        create_all(cluster, request.documents, dry_run=options.server_dry_run)
         return f"{request.namespace}:{request.name}"
-
-    def _created(self, cluster: Cluster, document: Json) -> Json:
-        try:
-            return cluster.create(document)
-        except Conflict:
-            if existing := self._ours(cluster, document):
-                return existing  # the answer to an earlier try was lost
-            raise
-
-    @staticmethod
-    def _ours(cluster: Cluster, document: Json) -> Json | None:
-        """The stored object if it comes from this very submit; Conflict where the name is somebody else's."""
-        kind, namespace, name = document["kind"], document["metadata"]["namespace"], document["metadata"]["name"]
-        try:
-            existing = cluster.get(kind, namespace, name)
-        except NotFound:
-            return None
-        leaving = bool(existing["metadata"].get("deletionTimestamp"))
-        ours = document["metadata"]["annotations"][names.SUBMISSION]
-        if not leaving and (existing["metadata"].get("annotations") or {}).get(names.SUBMISSION) == ours:
-            return existing
-        raise Conflict(
-            f"{kind} {namespace}/{name} already exists{' and is being deleted' if leaving else ''}",
-            follows="two attempts would share one name and one set of pods",
-            remedy="wait until it is gone"
-            if leaving
-            else f"delete it (zephon delete {namespace}:{name}), or use another name=",
-        )
 
     # state
 
@@ -168,13 +137,29 @@ class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
     def summary(self, app_id: str) -> Summary | None:
         """State, one line and nodes of a job; None when there is none of that name."""
         namespace, name = self._parse(app_id)
-        cluster = self._cluster(self.options)
         try:
-            job = cluster.get("Job", namespace, name)
+            job = self.connection.get("Job", namespace, name)
         except NotFound:
             return None
-        pods = cluster.find("Pod", namespace, labels=_selector(job))
-        return summarize(job, pods, queued=queue_status(cluster, job), warnings=_warnings(cluster, job, pods))
+        return self.summary_of(job)
+
+    def summary_of(self, job: Json) -> Summary:
+        """The same for a job that has just been read."""
+        cluster, unasked = self.connection, list[str]()
+
+        def ask(what: str, question: Callable[[], T]) -> T | None:
+            try:
+                return question()
+            except NoAnswer:
+                raise
+            except ClusterError as error:  # the rest is still worth showing
+                unasked.append(f"{what} cannot be read: {error.what}")
+                return None
+
+        pods = ask("its pods", lambda: cluster.find("Pod", job["metadata"]["namespace"], labels=labels_of(job)))
+        queued = ask("its queue", lambda: queue_status(cluster, job))
+        warnings = ask("its events", lambda: _warnings(cluster, job, pods or ()))
+        return summarize(job, pods, queued=queued, warnings=warnings or (), unasked=unasked)
 
     def list(self, cfg: Json | None = None) -> list[ListAppResponse]:
         options = options_from(cfg) if cfg else self.options
@@ -260,12 +245,16 @@ class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
         cluster = self._cluster(self.options)
         job = cluster.get("Job", namespace, name)
         cluster.delete("Job", namespace, name)
-        grace = float(job["spec"]["template"]["spec"].get("terminationGracePeriodSeconds", 30))
-        deadline = time.monotonic() + grace + DELETE_MARGIN_S
-        while left := _left(cluster, job):
+        self.wait_gone(app_id, labels_of(job), float(job["spec"]["template"]["spec"].get("terminationGracePeriodSeconds", 30)))
+
+    def wait_gone(self, app_id: str, labels: str, grace_s: float) -> None:
+        """Waits until nothing with these labels is left."""
+        namespace, _ = self._parse(app_id)
+        deadline = time.monotonic() + grace_s + DELETE_MARGIN_S
+        while there := left(self._cluster(self.options), namespace, labels):
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"delete {app_id}: still there {grace + DELETE_MARGIN_S:.0f} s later: {', '.join(left)}",
+                    f"delete {app_id}: still there {grace_s + DELETE_MARGIN_S:.0f} s later: {', '.join(there)}",
                     follows="they hold resources, and the name cannot be used again",
                     remedy="a pod on a lost machine needs the machine back, or its out-of-service taint (zephon status)",
                 )
@@ -280,11 +269,6 @@ def create_scheduler(session_name: str, **kwargs: Any) -> KubernetesScheduler:
     """TorchX's factory; ``options`` may be a KubernetesOptions. TorchX passes other arguments to every factory."""
     options = kwargs.get("options")
     return KubernetesScheduler(session_name, options if isinstance(options, KubernetesOptions) else None)
-
-
-def _selector(job: Json) -> str:
-    labels = job["metadata"]["labels"]
-    return ",".join(f"{key}={labels[key]}" for key in (names.RUN, names.ATTEMPT) if key in labels)
 
 
 def _warnings(cluster: Cluster, job: Json, pods: Sequence[Json]) -> Sequence[Json]:
@@ -302,9 +286,3 @@ def _settled(job: Json) -> bool:
 
 def _coarse(job: Json) -> AppState:
     return AppState.RUNNING if (job.get("status") or {}).get("ready") else AppState.PENDING
-
-
-def _left(cluster: Cluster, job: Json) -> list[str]:
-    namespace, labels = job["metadata"]["namespace"], _selector(job)
-    kinds = ("Job", "Pod", "Service", "ConfigMap", "Deployment")
-    return [f"{kind} {item['metadata']['name']}" for kind in kinds for item in cluster.find(kind, namespace, labels=labels)]

@@ -6,27 +6,16 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from zephon.exits import DRAINS, MEANING, Exit
 from zephon.fastjson import Json
+from zephon.launch.backends.kubernetes.causes import Cause, cause_of, condition
 from zephon.launch.backends.kubernetes.names import INDEX, ROLE
 from zephon.launch.backends.kubernetes.queue import STOPPED_BY_USER, Queued, is_queued
 from zephon.run.state import ENDED, State
 
 Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
 _PHASES: dict[str, Phase] = {"Running": "Running", "Succeeded": "Succeeded", "Failed": "Failed"}
-
-_BAD_WAITING = {
-    "ErrImagePull": "the image cannot be pulled",
-    "ImagePullBackOff": "the image cannot be pulled",
-    "InvalidImageName": "the image's name is not valid",
-    "ErrImageNeverPull": "the image is not on the machine",
-    "CreateContainerConfigError": "the container cannot be configured",
-    "CreateContainerError": "the container cannot be created",
-    "RunContainerError": "the container cannot be started",
-    "CrashLoopBackOff": "it crashes again and again",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +27,12 @@ class Pod:
     uid: str
     machine: str
     phase: Phase
-    trouble: str = ""
+    cause: Cause | None = None
+
+    @property
+    def trouble(self) -> str:
+        """Its cause in one sentence with the node's number; empty where nothing is wrong."""
+        return f"node {self.index}: {self.cause.text}" if self.cause else ""
 
     @property
     def ended(self) -> bool:
@@ -47,11 +41,17 @@ class Pod:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
-    """State of a Job, the one line that explains it, further lines, and its pods by index."""
+    """State of a Job, the one line that explains it, further lines, and its pods by index.
+
+    Args:
+        refused: why its pods cannot be created; waits: why its queue lets it wait; empty where neither is so.
+    """
 
     state: State
     line: str
     notes: tuple[str, ...] = ()
+    refused: str = ""
+    waits: str = ""
     pods: tuple[Pod, ...] = ()
     wanted: int = 0
     restarts: int = 0
@@ -59,15 +59,18 @@ class Summary:
 
 def summarize(
     job: Json,
-    pods: Sequence[Json],
+    pods: Sequence[Json] | None,
     *,
     queued: Queued | None = None,
     warnings: Sequence[Json] = (),
+    unasked: Sequence[str] = (),
     now: datetime | None = None,
 ) -> Summary:
     """Reads a Job and all pods with its labels.
 
     Args:
+        pods: None where they could not be read: then only the Job's own counts tell its state.
+        unasked: what could not be asked, a sentence each.
         warnings: the Job's warning events: why its pods cannot even be created.
         queued: why Kueue lets the job wait and what it may do next, from its newest Workload.
         now: to tell a pod that is draining from one that hangs on a lost machine.
@@ -75,22 +78,37 @@ def summarize(
     now, queued = now or datetime.now(UTC), queued or Queued()
     status, spec = job.get("status") or {}, job["spec"]
     wanted = int(spec.get("completions") or 0)
-    nodes = tuple(sorted((_node(pod, now) for pod in pods if _role(pod) == "node"), key=lambda node: (node.index, node.name)))
-    troubles = _distinct(node.trouble for node in nodes if node.trouble and _matters(node, nodes, wanted))
-    short = not spec.get("suspend") and not _enough(nodes, wanted)
-    refused = (_refused(warnings) or _missing(nodes, wanted)) if short else []
-    notes = (*troubles, *refused, *_doubles(nodes), *_coordinator(pods, now))
-    state, line = _ended(job, nodes) or _suspended(job, nodes, wanted, queued.reason) or _active(nodes, wanted, queued.reason)
+    found = [_node(pod, now) for pod in pods or () if _role(pod) == "node"]
+    nodes = tuple(sorted(found, key=lambda node: (node.index, node.name)))
+    troubles = _distinct(node.trouble for node in _victims_first(nodes) if _matters(node, nodes, wanted))
+    short = pods is not None and not spec.get("suspend") and not _enough(nodes, wanted)
+    refused = _refused(warnings) if short else []
+    missing = _missing(nodes, wanted) if short and not refused else []
+    notes = (*troubles, *refused, *missing, *_doubles(nodes), *_coordinator(pods or (), now), *unasked)
+    counts = _of_pods(nodes) if pods is not None else _of_job(status)
+    state, line = (
+        _ended(job, troubles, counts)
+        or _suspended(job, counts, wanted, queued.reason)
+        or _active(nodes, counts, wanted, queued.reason)
+    )
     if state not in ENDED:
         line = "; ".join([line, *notes[:1], *queued.warnings])
     return Summary(
         state=state,
         line=line,
         notes=(*notes, *queued.warnings),
+        refused=refused[0] if refused else "",
+        waits=queued.reason if queued.reason and state == "QUEUED" else "",
         pods=nodes,
         wanted=wanted,
         restarts=int(status.get("failed") or 0),
     )
+
+
+def _victims_first(nodes: Sequence[Pod]) -> list[Pod]:
+    """Those with a cause: what happened to a pod from outside before what others saw of it; the first to end first."""
+    caused = [(node.cause.weight, node.cause.time, node.index, node) for node in nodes if node.cause]
+    return [node for *_, node in sorted(caused, key=lambda item: item[:3])]
 
 
 def _enough(nodes: Sequence[Pod], wanted: int) -> bool:
@@ -119,32 +137,34 @@ def _matters(node: Pod, nodes: Sequence[Pod], wanted: int) -> bool:
     return node.index < wanted and not (node.ended and followed)
 
 
-def _ended(job: Json, nodes: Sequence[Pod]) -> tuple[State, str] | None:
-    """A Job that the cluster has finished with, or is deleting."""
+def _ended(job: Json, troubles: Sequence[str], counts: _Counts) -> tuple[State, str] | None:
+    """A Job that the cluster has finished with, or is deleting: a failed one with its first victim's cause."""
     conditions = {c["type"]: c for c in conditions_of(job) if c.get("status") == "True"}
     if "Complete" in conditions:
         return "DONE", "done"
     if failed := conditions.get("Failed") or conditions.get("FailureTarget"):
-        return "FAILED", f"failed: {failed.get('reason', '')}: {failed.get('message', '')}"
+        reason, message = failed.get("reason", ""), failed.get("message", "")
+        return "FAILED", f"failed ({reason}): {troubles[0]}" if troubles else f"failed: {reason}: {message}"
     if job["metadata"].get("deletionTimestamp"):
-        return "STOPPED", f"being deleted, {len(nodes)} pods left"
+        left = f"its Job is being deleted, {counts.alive} pods left"
+        return ("DRAINING", left) if counts.alive else ("GONE", left)
     return None
 
 
-def _suspended(job: Json, nodes: Sequence[Pod], wanted: int, queue_reason: str | None) -> tuple[State, str] | None:
+def _suspended(job: Json, counts: _Counts, wanted: int, queue_reason: str | None) -> tuple[State, str] | None:
     """A Job that was stopped by its user, or is kept waiting by its queue."""
     if not job["spec"].get("suspend"):
         return None
-    if any(not node.ended for node in nodes):
-        return "DRAINING", f"stopping: {_running(nodes)} of {wanted} nodes are saving their state"
+    if counts.alive:
+        return "DRAINING", f"stopping: {counts.running} of {wanted} nodes are saving their state"
     if is_queued(job) and queue_reason != STOPPED_BY_USER:
         return "QUEUED", f"waiting in the queue: {queue_reason or 'Kueue has not looked at it yet'}"
     return "STOPPED", "stopped; resume starts it again from its last checkpoint"
 
 
-def _active(nodes: Sequence[Pod], wanted: int, queue_reason: str | None) -> tuple[State, str]:
+def _active(nodes: Sequence[Pod], counts: _Counts, wanted: int, queue_reason: str | None) -> tuple[State, str]:
     """A Job that may have pods: how many of them run."""
-    running = _running(nodes)
+    running = counts.running
     if queue_reason and running:
         return "RUNNING", f"asked for {wanted} nodes, have {running}, the others wait for quota: {queue_reason}"
     if running >= wanted:
@@ -154,8 +174,21 @@ def _active(nodes: Sequence[Pod], wanted: int, queue_reason: str | None) -> tupl
     return ("RUNNING" if running else "STARTING"), f"{running} of {wanted} nodes run{also}"
 
 
-def _running(nodes: Sequence[Pod]) -> int:
-    return sum(node.phase == "Running" for node in nodes)
+class _Counts(NamedTuple):
+    """How many pods run, and how many are not over."""
+
+    running: int
+    alive: int
+
+
+def _of_pods(nodes: Sequence[Pod]) -> _Counts:
+    return _Counts(sum(node.phase == "Running" for node in nodes), sum(not node.ended for node in nodes))
+
+
+def _of_job(status: Json) -> _Counts:
+    """The same by the Job's own counts, where its pods may not be read: a running pod without a probe is ready."""
+    active, ending = int(status.get("active") or 0), int(status.get("terminating") or 0)
+    return _Counts(int(status.get("ready") or 0), active + ending)
 
 
 def _node(pod: Json, now: datetime) -> Pod:
@@ -164,94 +197,19 @@ def _node(pod: Json, now: datetime) -> Pod:
     phase = _PHASES.get(status.get("phase", ""), "Pending")
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     index = int(labels.get(INDEX, annotations.get(INDEX, -1)))
-    over = phase in ("Succeeded", "Failed")  # its machine has answered: what is left is the controllers' to do
-    trouble = ("" if over else _hanging(pod, machine, now)) or _trouble(status)
     return Pod(
         index=index,
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         machine=machine,
         phase=phase,
-        trouble=f"node {index}: {trouble}" if trouble else "",
+        cause=cause_of(pod, now),
     )
-
-
-def _trouble(status: Json) -> str:
-    """What keeps a pod from running, in the order in which it can happen; empty where nothing does."""
-    return _unplaced(status) or _disrupted(status) or _waiting(status) or _exited(status)
-
-
-def _unplaced(status: Json) -> str:
-    placed = _condition(status, "PodScheduled", "False")
-    if placed is None:
-        return ""
-    if placed.get("reason") == "SchedulingGated":
-        return "waits for quota (Kueue)"
-    return f"cannot be placed: {placed.get('message', placed.get('reason', ''))}"
-
-
-def _disrupted(status: Json) -> str:
-    target = _condition(status, "DisruptionTarget", "True")
-    if target is None or status.get("phase") not in ("Failed", "Running"):
-        return ""
-    return f"taken away by the cluster: {target.get('reason', '')}: {target.get('message', '')}"
-
-
-def _waiting(status: Json) -> str:
-    """Any container's, a sidecar's too: the pod starts with all of them or not at all."""
-    for container in status.get("containerStatuses") or []:
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") in _BAD_WAITING:
-            return f"{_BAD_WAITING[waiting['reason']]}: {waiting.get('message', waiting['reason'])}"
-    return ""
-
-
-def _exited(status: Json) -> str:
-    if status.get("phase") != "Failed":
-        return ""
-    ends = [(container.get("state") or {}).get("terminated") for container in main_containers(status)]
-    end = next(filter(None, ends), None)
-    return _exit_text(end) if end else f"failed: {status.get('reason', '')} {status.get('message', '')}".strip()
-
-
-def _condition(status: Json, kind: str, value: str) -> Json | None:
-    conditions: list[Json] = status.get("conditions") or []
-    return next((condition for condition in conditions if (condition["type"], condition["status"]) == (kind, value)), None)
 
 
 def conditions_of(job: Json) -> list[Json]:
     """The Job's conditions; none where it has no status yet."""
     return (job.get("status") or {}).get("conditions") or []
-
-
-def main_containers(status: Json) -> list[Json]:
-    """The statuses of a pod without those of sidecars, which an overlay or the cluster may have added."""
-    return [container for container in status.get("containerStatuses") or [] if container.get("name", "main") == "main"]
-
-
-def _exit_text(ended: Json) -> str:
-    code = ended.get("exitCode")
-    if ended.get("reason") == "OOMKilled" or code == Exit.KILLED:
-        return (
-            f"killed for memory or by force (exit code {code}, {ended.get('reason', '')}): ask for more memory_mb if OOMKilled"
-        )
-    last = (ended.get("message") or "").strip().splitlines()[-1:] if code not in DRAINS else []
-    return f"exit code {code} ({MEANING.get(int(code or 0), 'crash')})" + (f": {last[0]}" if last else "")
-
-
-def _hanging(pod: Json, machine: str, now: datetime) -> str:
-    """A pod whose deletion its machine never confirms: it blocks its own replacement."""
-    asked = pod["metadata"].get("deletionTimestamp")
-    if not asked or not machine:
-        return ""
-    late = (now - datetime.fromisoformat(asked.replace("Z", "+00:00"))).total_seconds()
-    if late < 5:  # deletionTimestamp already includes the grace period
-        return ""
-    taint = f"kubectl taint nodes {machine} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
-    return (
-        f"its machine {machine} does not answer ({late:.0f} s past the grace period), and the pod is replaced only when the "
-        f"machine is back, or is declared dead: {taint}"
-    )
 
 
 def _doubles(nodes: Sequence[Pod]) -> list[str]:
@@ -262,13 +220,11 @@ def _doubles(nodes: Sequence[Pod]) -> list[str]:
 
 
 def _coordinator(pods: Sequence[Json], now: datetime) -> list[str]:
-    coordinators = [pod for pod in pods if _role(pod) == "coordinator"]
-    ready = any(_condition(pod.get("status") or {}, "Ready", "True") for pod in coordinators)
+    coordinators = [pod for pod in pods if _role(pod) == "coordinator" and not pod["metadata"].get("deletionTimestamp")]
+    ready = any(condition(pod.get("status") or {}, "Ready", "True") for pod in coordinators)
     if not coordinators or ready:
         return []
-    trouble = next(
-        filter(None, (_hanging(pod, "", now) or _trouble(pod.get("status") or {}) for pod in coordinators)), "is starting"
-    )
+    trouble = next(filter(None, (cause.text if (cause := cause_of(pod, now)) else "" for pod in coordinators)), "is starting")
     return [f"coordinator: {trouble}; the nodes train on, but cannot re-form until it is back"]
 
 

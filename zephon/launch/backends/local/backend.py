@@ -40,6 +40,9 @@ class LocalBackend:
     def request(self, job: Job) -> object:
         return self._torchx.request(job, options_of(job.spec)).request
 
+    def check_alone(self, job: Job) -> None:
+        """Nothing: a supervisor on this machine holds the run's lease."""
+
     def submit(self, job: Job, lease: Lease) -> str:
         return self._torchx.submit(job, {**options_of(job.spec), "lease": lease.token})
 
