@@ -65,4 +65,4 @@ def test_why_a_state_is_not_known_is_told_apart() -> None:
         "the cluster cannot say now: the API server is in trouble (HTTP 502) and has not carried it out; what runs goes on",
     ]
     assert lines[4].startswith("the cluster does not answer: the API server h did not answer")
-    assert "what answers at h is no API server (HTTP 200): 'Sign in to Example'; to do: look for a proxy" in lines[5]
+    assert "what answers at h is no API server (HTTP 200): 'Sign in to Example'; fix: look for a proxy" in lines[5]

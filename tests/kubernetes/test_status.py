@@ -210,8 +210,8 @@ def test_an_ended_pod_is_no_trouble_once_its_successor_runs_or_its_index_is_gone
 
 REFUSED = """2026-01-01 I zephon.agent: starting
 error: /runs/exp1 is not writable for user 1000, group 1000
-  otherwise: checkpoints, ledger and logs could not be kept
-  to do: give the directory to that user
+  why it matters: checkpoints, ledger and logs could not be kept
+  fix: give the directory to that user
 """
 
 
@@ -220,7 +220,7 @@ def test_a_failed_job_has_the_pods_own_three_parts_and_not_only_what_the_control
     assert summary_of(pod(0, "Failed", **ended(65, message=REFUSED)), conditions=failed).line == (
         "failed (R): node 0: exit code 65 (configuration or contract error): "
         "/runs/exp1 is not writable for user 1000, group 1000\n"
-        "  otherwise: checkpoints, ledger and logs could not be kept\n  to do: give the directory to that user"
+        "  why it matters: checkpoints, ledger and logs could not be kept\n  fix: give the directory to that user"
     )
 
 

@@ -160,7 +160,7 @@ def unknown_line(error: ClusterError) -> str:
         Unauthorized: "the cluster does not know who asks",
         Forbidden: "you may not ask the cluster",
     }.get(type(error), "the cluster does not say")
-    return f"{why}: {error.what}; to do: {error.remedy}"
+    return f"{why}: {error.what}; fix: {error.remedy}"
 
 
 def no_cluster(reason: str, *, context: str | None) -> ClusterError:
