@@ -16,6 +16,7 @@ from zephon.spec.experiment import RunSpec
 AGENT_MODULE = "zephon.agent"
 COORDINATOR_MODULE = "zephon.agent.coordinator"
 DEFAULT_WORKER = "zephon.train"
+BUILT_IN = (DEFAULT_WORKER,)  # workers whose needs the launcher knows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from zephon.launch import contract as contracts
 from zephon.launch.backends.registry import backend, backend_of
 from zephon.launch.config.compose import check
 from zephon.launch.fork import Parent, forked, write_weights
-from zephon.launch.job import DEFAULT_WORKER, Job
+from zephon.launch.job import BUILT_IN, DEFAULT_WORKER, Job
 from zephon.launch.status import absolute, records_dir, status_of
 from zephon.launch.stored import changed, check_relative, check_same, forget_measures, relocated
 from zephon.run.checkpoints import newest_checkpoint
@@ -96,6 +96,7 @@ def start(
     Raises:
         ContractError: a promise of the run would be broken.
         ConfigError: the run is held by another process, or anything in the spec cannot work.
+        ZephonError: data that a worker could not read (see ``preflight``).
     """
     check(spec)
     stages.check(spec, here=backend(spec.scheduler.name).here)
@@ -113,6 +114,11 @@ def start(
             return _finished(rundir, spec, done)
         attempt = max(rundir.attempts(), default=0) + 1
         request_of(spec, rundir, attempt, worker)  # an attempt that cannot be submitted is not made
+        if done < spec.trainer.steps and backend(spec.scheduler.name).here and worker in BUILT_IN:
+            from zephon.launch import preflight  # the loader, which stop and rescale do not need
+
+            preflight.check(spec, rundir)
+            lease.renew()
         if before is not None and before.state in _LEFTOVERS:
             backend_of(rundir, attempt - 1).discard(rundir, attempt - 1)
         backend(spec.scheduler.name).check_alone(Job(spec=spec, run=url_of(spec, rundir), attempt=attempt, worker=worker))

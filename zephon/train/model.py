@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
-from zephon.errors import ConfigError
 from zephon.seeds import derive, raw
 from zephon.spec.experiment import ModelSpec
+from zephon.spec.model_shape import check_shape
 from zephon.train.attention import Attend, attention
 from zephon.train.loss import head_loss
 
@@ -134,17 +134,6 @@ def rotate(x: Tensor, rotary: Tensor) -> Tensor:
 
 def hidden_dim(spec: ModelSpec) -> int:
     return spec.hidden_dim or 32 * math.ceil(spec.dim * 8 / 3 / 32)
-
-
-def check_shape(spec: ModelSpec) -> None:
-    """Raises ConfigError where heads do not divide the width evenly."""
-    kv_heads = spec.kv_heads or spec.heads
-    if spec.dim % spec.heads or spec.heads % kv_heads or (spec.dim // spec.heads) % 2:
-        raise ConfigError(
-            f"model.dim={spec.dim}, model.heads={spec.heads}, model.kv_heads={kv_heads} do not fit together",
-            follows="attention heads would have no whole, even width or could not share keys",
-            remedy="make dim an even multiple of heads, and heads a multiple of kv_heads",
-        )
 
 
 def initial(name: str, shape: torch.Size, *, seed: int, layers: int) -> Tensor:

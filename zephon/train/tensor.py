@@ -12,8 +12,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from zephon.errors import ConfigError
 from zephon.spec.experiment import ModelSpec
+from zephon.spec.model_shape import check_shape
 
 COLUMNS = ("attention.query", "attention.key", "attention.value", "feed_forward.gate", "feed_forward.up")
 ROWS = ("attention.out", "feed_forward.down")
@@ -25,13 +25,7 @@ def split(module: nn.Module, spec: ModelSpec, mesh: DeviceMesh) -> None:
     Raises:
         ConfigError: the heads do not divide over the ranks.
     """
-    size, heads = mesh.size(), spec.kv_heads or spec.heads
-    if heads % size:
-        raise ConfigError(
-            f"trainer.tensor_parallel={size} does not divide the model's {heads} key-value heads",
-            follows="a rank would own a part of a head",
-            remedy="use a divisor of the number of key-value heads",
-        )
+    check_shape(spec, tensor_parallel=mesh.size())
     for index in range(spec.layers):
         plan: dict[str, ParallelStyle] = {f"layers.{index}.{name}": ColwiseParallel() for name in COLUMNS}
         plan |= {f"layers.{index}.{name}": RowwiseParallel() for name in ROWS}

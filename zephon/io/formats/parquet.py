@@ -176,7 +176,7 @@ def _arrow() -> ModuleType:
         import pyarrow
     except ImportError as error:
         raise ConfigError(
-            "reading Parquet needs pyarrow, which is not installed", remedy="install zephon-elastic[parquet]"
+            "reading Parquet needs pyarrow, which is not installed", remedy="pip install 'zephon-elastic[parquet]'"
         ) from error
     module: ModuleType = pyarrow
     return module

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -38,6 +39,7 @@ class Arguments:
         names: arguments without ``=``: runs.
         overrides: ``key=value`` arguments for the composition.
         own: the values of the launcher's own arguments by key.
+        line: all of it as it was typed.
 
     All others are flags.
     """
@@ -65,6 +67,7 @@ class Arguments:
     completion: str | None = None
     complete: str | None = None
     detach: bool = False
+    line: str = dataclasses.field(default="", compare=False)
 
     @property
     def allow(self) -> list[str]:
@@ -151,7 +154,8 @@ def parse(argv: Sequence[str]) -> Arguments:
     overrides = tuple(text for text in typed if _is_override(text) and text.partition("=")[0] not in own)
     names = tuple(text for text in typed if not _is_override(text))
     detach = flags.pop("detach", False) or own.get("detach", "false").lower() in ("true", "1", "yes")
-    arguments = Arguments(verb=verb, names=names, overrides=overrides, own=own, detach=detach, **flags)
+    line = shlex.join(["zephon", *argv])
+    arguments = Arguments(verb=verb, names=names, overrides=overrides, own=own, detach=detach, line=line, **flags)
     _check_names(arguments)
     _check_keys(arguments)
     _check_sweep(arguments)

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit
+from zephon.launch import preflight
 from zephon.launch import start as launcher
 from zephon.launch.backends.local.gpus import devices
 from zephon.launch.backends.local.index import apps
@@ -31,7 +32,6 @@ from zephon.launch.backends.local.supervision import read_state
 from zephon.launch.backends.registry import backend
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.cli.grammar import DEFAULT_RUNS
-from zephon.launch.cli.plan import estimate
 from zephon.launch.config.compose import compose
 from zephon.run.attempt import index_dir
 from zephon.run.directory import RunDir
@@ -91,7 +91,7 @@ def findings(arguments: Arguments) -> Iterator[Finding]:
     yield from _machine()
     runs = [override.partition("=")[2] for override in arguments.overrides if override.startswith("runs=")]
     if len(runs) == len(arguments.overrides):
-        yield from _guarded("run directory", lambda: _writable(RunDir(runs[-1] if runs else DEFAULT_RUNS), None))
+        yield from _guarded("run directory", lambda: _writable(RunDir(runs[-1] if runs else DEFAULT_RUNS)))
         return
     try:
         spec = compose(arguments.overrides, config_dir=arguments.config_dir).spec
@@ -108,6 +108,9 @@ def _machine() -> Iterator[Finding]:
 
 
 def _experiment(spec: RunSpec, *, submitted: bool = False) -> Iterator[Finding]:
+    here = submitted or backend(spec.scheduler.name).here
+    for subject, examination in preflight.examinations(spec, launcher.rundir_of(spec), here=here):
+        yield from _guarded(subject, lambda: iter([Finding(subject, "ok", examination())]))  # noqa: B023 - called at once
     for subject, examine_spec in _EXPERIMENT:
         if examine_spec is _scheduler and submitted and not backend(spec.scheduler.name).here:
             continue  # it has started this process, which has no right to ask it for anything
@@ -186,44 +189,23 @@ def _state() -> Iterator[Finding]:
         read_state(entry.rundir, entry.attempt)  # ends what a killed supervisor may have left
 
 
-def _data(spec: RunSpec) -> Iterator[Finding]:
-    from zephon.io import Dataset
-
-    for name, data in spec.data.datasets.items():
-        try:
-            dataset = Dataset.from_path(name, data.path, fmt=data.format)
-        except (FileNotFoundError, ValueError) as error:
-            yield Finding(
-                f"dataset {name}", "problem", str(error).split("\n")[0], f"check data.datasets.{name}.path={data.path}"
-            )
-            continue
-        yield Finding(
-            f"dataset {name}",
-            "ok",
-            f"{len(dataset.shards)} shards, {int(dataset.sizes.sum()):,} units of {dataset.format.name}",
-        )
-
-
-def _tokenizer(spec: RunSpec) -> Iterator[Finding]:
+def _back_ends(spec: RunSpec) -> Iterator[Finding]:
     from pydoc_data.topics import topics
 
     from zephon.ops.tokenizers import check_parity, load_tokenizer
 
     tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
-    tokenizer, differs = check_parity(tokenizer, [_UNUSUAL, *list(topics.values())[:20]], limit_bytes=1 << 17)
+    _, differs = check_parity(tokenizer, [_UNUSUAL, *list(topics.values())[:20]], limit_bytes=1 << 17)
     if differs:
         yield Finding("tokenizer", "warning", differs, "set tokenizer.backend=tokenizers")
-    yield Finding("tokenizer", "ok", f"{spec.tokenizer.id}: {tokenizer.vocab_size} ids, back end {tokenizer.backend.name}")
 
 
 def _run_directory(spec: RunSpec) -> Iterator[Finding]:
-    guess = estimate(spec)
-    kept = min(spec.trainer.steps // spec.checkpoint.every + 1, spec.checkpoint.keep_last) + 1
-    need = guess.checkpoint_bytes * kept if guess.checkpoint_bytes is not None else None
-    yield from _writable(RunDir(launcher.rundir_of(spec).root if launcher.rundir_of(spec).local else spec.runs), need)
+    rundir = launcher.rundir_of(spec)
+    yield from _writable(rundir if rundir.local else RunDir(spec.runs))
 
 
-def _writable(rundir: RunDir, need: int | None) -> Iterator[Finding]:
+def _writable(rundir: RunDir) -> Iterator[Finding]:
     if rundir.local:  # the nearest directory that exists: doctor leaves no directory of its own
         directory = Path(rundir.root)
         while not directory.exists():
@@ -249,13 +231,7 @@ def _writable(rundir: RunDir, need: int | None) -> Iterator[Finding]:
         else:
             yield Finding("clock", "ok", "agrees with the file system's")
     if rundir.local:
-        free = shutil.disk_usage(rundir.root).free
-        if need is not None and free < need:
-            yield Finding(
-                "space", "problem", f"{free:,} bytes free, checkpoints need {need:,}", "make room, or keep fewer checkpoints"
-            )
-        else:
-            yield Finding("space", "ok", f"{free / 2**30:.1f} GiB free")
+        yield Finding("space", "ok", f"{shutil.disk_usage(rundir.root).free / 2**30:.1f} GiB free")
 
 
 def _scheduler(spec: RunSpec) -> Iterator[Finding]:
@@ -274,8 +250,7 @@ _MACHINE: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
     ("state directory", _state),
 )
 _EXPERIMENT: tuple[tuple[str, Callable[[RunSpec], Iterator[Finding]]], ...] = (
-    ("data", _data),
-    ("tokenizer", _tokenizer),
+    ("tokenizer", _back_ends),
     ("run directory", _run_directory),
     ("scheduler", _scheduler),
 )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping, Sequence
 
 import yaml
@@ -22,6 +21,7 @@ from zephon.launch.backends.registry import backend
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.config.compose import Composed, compose
 from zephon.launch.config.sources import annotated
+from zephon.launch.estimate import Estimate, checkpoints_kept, estimate
 from zephon.launch.job import DEFAULT_WORKER
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.contract_file import has_contract, read_contract
@@ -105,40 +105,8 @@ def difference_table(differences: Sequence[contracts.Difference]) -> Table:
     return table
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """What a run will take, from the spec alone.
-
-    Args:
-        parameters: weights of the decoder; None when the vocabulary size is only known to the tokenizer.
-        state_bytes: weights, gradients and AdamW moments on one replica, float32.
-        checkpoint_bytes: weights and moments.
-    """
-
-    parameters: int | None
-    state_bytes: int | None
-    checkpoint_bytes: int | None
-    tokens: int
-
-
 _WHO_RUNS_STAGES = """on the cluster the first node carries out one stage after the other: before train the other nodes wait,
 after it they have ended. The cluster checks data, packages and functions; this machine does not see a change in them"""
-_VOCABULARY = {"gpt2": 50257, "bytes": 258}
-
-
-def estimate(spec: RunSpec) -> Estimate:
-    """Counts tokens, weights and bytes; the weights are those of the built-in decoder."""
-    tokens = spec.trainer.steps * spec.global_batch_size * spec.pipeline.context_length
-    model = spec.model
-    vocabulary = model.vocab_size or _VOCABULARY.get(spec.tokenizer.id)
-    if vocabulary is None:
-        return Estimate(parameters=None, state_bytes=None, checkpoint_bytes=None, tokens=tokens)
-    head = model.dim // model.heads
-    kv = (model.kv_heads or model.heads) * head
-    hidden = model.hidden_dim or 32 * math.ceil(model.dim * 8 / 3 / 32)
-    block = model.dim * (2 * model.dim + 2 * kv) + 3 * model.dim * hidden + 2 * model.dim
-    parameters = vocabulary * model.dim * (1 if model.tie_embeddings else 2) + model.layers * block + model.dim
-    return Estimate(parameters=parameters, state_bytes=16 * parameters, checkpoint_bytes=12 * parameters, tokens=tokens)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,8 +198,7 @@ def _estimate_text(spec: RunSpec, guess: Estimate) -> str:
     tokens = f"{guess.tokens:,} tokens in {spec.trainer.steps} steps"
     if guess.parameters is None or guess.state_bytes is None or guess.checkpoint_bytes is None:
         return f"{tokens}; the model's size depends on the tokenizer's vocabulary"
-    saves = spec.trainer.steps // spec.checkpoint.every + 1
-    kept = min(saves, spec.checkpoint.keep_last)
+    kept = checkpoints_kept(spec)
     return (
         f"{tokens}; {guess.parameters / 1e6:.2f} M parameters, {_size(guess.state_bytes)} of training state per replica;\n"
         f"a checkpoint is about {_size(guess.checkpoint_bytes)}, {kept} are kept: {_size(kept * guess.checkpoint_bytes)}"

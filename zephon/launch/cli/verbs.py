@@ -72,7 +72,7 @@ def _converge(composed: Composed, rundir: RunDir, status: RunStatus, arguments: 
         followed = not arguments.detach and _followed(rundir, status.attempt)
         also = "; following it" if followed else ""
         console.print(f"{status.name} is running already at nodes={wanted.nodes}{also}", highlight=False)
-        return _follow(rundir, console) if followed else 0
+        return _follow(rundir, arguments, console) if followed else 0
     return _rescale(rundir, wanted.nodes, arguments, console)
 
 
@@ -86,7 +86,7 @@ def _after_start(started: launcher.Started, arguments: Arguments, console: Conso
         see, logs, end = (_command(verb, started.rundir.url) for verb in ("status", "logs", "stop"))
         console.print(f"running in the background; see: {see}, {logs}, {end}", highlight=False)
         return 0
-    return _follow(started.rundir, console)
+    return _follow(started.rundir, arguments, console)
 
 
 def _followed(rundir: RunDir, attempt: int) -> bool:
@@ -94,7 +94,7 @@ def _followed(rundir: RunDir, attempt: int) -> bool:
     return backend_of(rundir, attempt).here or os.path.dirname(rundir.root) != str(records_dir())
 
 
-def _follow(rundir: RunDir, console: Console) -> int:
+def _follow(rundir: RunDir, arguments: Arguments, console: Console) -> int:
     """Follows to the end. The first Ctrl-C drains a run of this machine; a run of a cluster goes on without this terminal."""
     here = backend_of(rundir, rundir.attempts()[-1]).here
     try:
@@ -108,11 +108,15 @@ def _follow(rundir: RunDir, console: Console) -> int:
         console.print("finishing the step and saving (Ctrl-C again leaves; the drain goes on) ...", highlight=False)
         control.stop(rundir, wait_s=0)
         status = follow(rundir, console=console)
-    return report_end(status, console)
+    return report_end(status, console, again=arguments.line)
 
 
-def report_end(status: RunStatus, console: Console) -> int:
-    """Prints how a run has ended, and returns its exit status."""
+def report_end(status: RunStatus, console: Console, *, again: str = "") -> int:
+    """Prints how a run has ended, and returns its exit status.
+
+    Args:
+        again: what was typed to start it. Before the first step there is nothing to resume from: it is typed again.
+    """
     if status.state == "DONE":
         console.print(f"done: {status.step} steps, last digest {status.digest[:16]}", highlight=False)
         return 0
@@ -134,7 +138,8 @@ def report_end(status: RunStatus, console: Console) -> int:
     error.print(
         f"{status.state.lower()} at step {status.step} of {status.steps}: {status.error or status.message}", highlight=False
     )
-    error.print(f"  logs: {_command('logs', status.url)}   go on with: {_command('resume', status.url)}", highlight=False)
+    go_on = again if again and not status.step else _command("resume", status.url)
+    error.print(f"  logs: {_command('logs', status.url)}   go on with: {go_on}", highlight=False)
     return status.status or Exit.FAILED
 
 
