@@ -43,7 +43,7 @@ def spec(way: str, *, steps: int, quick: bool) -> RunSpec:
             "global_batch_size": ROWS,
             "data": {"datasets": {"docs": {"path": "stdlib://docs"}}},
             "tokenizer": {"id": "bytes"},
-            "pipeline": {"context_length": 65 if quick else 129},
+            "pipeline": {"context_length": 64 if quick else 128},
             "lanes": {"count": ROWS // BLOCK},
             "loader": {"runner": "inline"},
             "model": {"dim": 128, "layers": 5, "heads": 4} if quick else {"dim": 256, "layers": 6, "heads": 4},

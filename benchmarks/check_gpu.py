@@ -211,7 +211,7 @@ class RunSpecs:
             "global_batch_size": 64,
             "data": {"datasets": {"code": {"path": "stdlib://code"}, "docs": {"path": "stdlib://docs"}}},
             "tokenizer": {"id": "gpt2"},
-            "pipeline": {"context_length": 1025},
+            "pipeline": {"context_length": 1024},
             "model": {"dim": 640, "layers": 14, "heads": 10},
             "trainer": {"steps": 10**6, "microbatch_size": 32, "precision": "bfloat16", "tensorboard": False},
         }
@@ -220,7 +220,7 @@ class RunSpecs:
         large,
         global_batch_size=8,
         tokenizer=replace(large.tokenizer, id="bytes"),
-        pipeline=replace(large.pipeline, context_length=257),
+        pipeline=replace(large.pipeline, context_length=256),
         model=SMALL,
         trainer=replace(large.trainer, microbatch_size=4, precision="float32"),
     )

@@ -127,7 +127,8 @@ class SampleBatch:
         """The tensors of one microbatch; arrays where torch is absent.
 
         With B rows of T tokens: ``input_ids`` [B, T] int64, or with labels [B, T - 1], being all tokens but the last, and
-        ``labels`` [B, T - 1], all but the first, with ``ignore_index`` where nothing is to be learned: padding (by position,
+        ``labels`` [B, T - 1], all but the first (rows of T = 2,049 tokens, which ``pack_flat(context_length=2048)`` makes,
+        give 2,048 of each), with ``ignore_index`` where nothing is to be learned: padding (by position,
         never by id), zero-weight rows, a ``loss_mask`` of 0, with ``eos_mask_loss`` wherever the input is EOS, and with
         ``document_mask_loss`` wherever the label is the first token of another document than the input's.
         ``positions`` [B, T or T - 1] restart at 0 for each document, or run through each row with

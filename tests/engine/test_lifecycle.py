@@ -82,7 +82,9 @@ def test_a_second_pass_over_ended_data_is_empty_and_does_not_hang() -> None:
 
     dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"text": "abcdefg"} for _ in range(9)])})
     pipeline = (
-        Pipeline(StaticMixtureWorkSource([dataset])).tokenize(tokenizer_id="bytes", field="text").pack_flat(8, algorithm="wrap")
+        Pipeline(StaticMixtureWorkSource([dataset], shuffle_within_shard=False))
+        .tokenize(tokenizer_id="bytes", field="text")
+        .pack_flat(8, algorithm="wrap")
     )
     pipeline.batch(2)
     assert len(list(pipeline)) == 5

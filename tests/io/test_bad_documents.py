@@ -49,7 +49,9 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Dataset, bool]
 def pipeline(case: tuple[Dataset, bool], *, repeat: bool = False, microbatch_size: int = 1, **options: Any) -> Pipeline:
     dataset, raw = case
     policy = "repeat" if repeat else None
-    source = StaticMixtureWorkSource([dataset], chunk_bytes=dataset.size // 5, shuffle_shards=repeat, exhausted_policy=policy)
+    source = StaticMixtureWorkSource(
+        [dataset], shuffle_within_shard=False, chunk_bytes=dataset.size // 5, shuffle_shards=repeat, exhausted_policy=policy
+    )
     made = Pipeline(source).options(**{"runner": "inline", "on_error": "quarantine", **options})
     if raw:
         made.decode_text(fields=("text",))

@@ -81,7 +81,7 @@ def test_all_frames_of_a_compressed_shard_are_read(tmp_path: Path) -> None:
 
 
 def test_stored_tokens_are_packed() -> None:
-    source = StaticMixtureWorkSource([Dataset.from_path("d", str(WRITTEN))], shuffle_shards=False)
+    source = StaticMixtureWorkSource([Dataset.from_path("d", str(WRITTEN))], shuffle_within_shard=False, shuffle_shards=False)
     pipeline = Pipeline(source).options(runner="inline").pack_flat(17, algorithm="wrap").batch(1)
     stream = np.concatenate([np.asarray(batch.fields["input_ids"])[0] for batch in pipeline])
     assert stream[: 16 * 17 // 2].tolist() == [token for i in range(16) for token in range(i + 1)]

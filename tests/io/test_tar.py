@@ -79,7 +79,9 @@ def test_long_names_are_read_in_every_kind_of_tar(tmp_path: Path, kind: int) -> 
 
 def test_text_inside_json_is_tokenized_by_its_dotted_name(tmp_path: Path) -> None:
     write(tmp_path / "a.tar", [(f"{i}.json", json.dumps({"text": "abc" * i}).encode()) for i in (1, 2)])
-    source = StaticMixtureWorkSource([Dataset.from_path("d", str(tmp_path / "a.tar"))], shuffle_shards=False)
+    source = StaticMixtureWorkSource(
+        [Dataset.from_path("d", str(tmp_path / "a.tar"))], shuffle_within_shard=False, shuffle_shards=False
+    )
     made = Pipeline(source).options(runner="inline")
     batches = made.tokenize(tokenizer_id="bytes", field="json.text", special_tokens="none").batch(1)
     assert [bytes(batch.payload["input_ids"][0].tolist()) for batch in batches] == [b"abc", b"abcabc"]

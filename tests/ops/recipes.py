@@ -61,7 +61,7 @@ def source() -> StaticMixtureWorkSource:
 
 
 def text(pipeline: Pipeline, **options: Any) -> Pipeline:
-    return pipeline.tokenize(tokenizer_id="bytes", field="text", **options)
+    return pipeline.tokenize(tokenizer_id="bytes", field="text", special_tokens="bos_eos", **options)
 
 
 def chat(pipeline: Pipeline, **options: Any) -> Pipeline:
@@ -111,9 +111,9 @@ PIPELINES: dict[str, Build] = {
     "wrap by group, shuffle": lambda p: (
         text(p).pack_flat(24, algorithm="wrap", homogeneity="group", groups={"x": ["a", "c"], "y": ["b"]}).shuffle(4)
     ),
-    "first_fit": lambda p: text(p, max_length=24, truncation=True).pack_flat(24),
+    "first_fit": lambda p: text(p, max_length=24, truncation=True).pack_flat(24, algorithm="first_fit"),
     "first_fit, few bins, limits": lambda p: text(p).pack_flat(
-        32, num_bins=3, max_sequences_per_bin=2, min_sequence_length=5, drop_oversized=True
+        32, algorithm="first_fit", num_bins=3, max_sequences_per_bin=2, min_sequence_length=5, drop_oversized=True
     ),
     "best_fit by dataset, shuffle": lambda p: text(p).pack_flat(40, algorithm="best_fit", homogeneity="full").shuffle(4),
     "best_fit_wrap": lambda p: text(p).pack_flat(24, algorithm="best_fit_wrap", num_bins=4),
@@ -132,7 +132,7 @@ PIPELINES: dict[str, Build] = {
     "filtered": lambda p: text(p.map_transform(odd_only)).pack_flat(24, algorithm="wrap").shuffle(4),
     "bytes decoded and split": lambda p: (
         p.decode_text(["raw"], lowercase=True)
-        .tokenize(tokenizer_id="bytes", field="raw", split_long_samples=True, max_length=10)
+        .tokenize(tokenizer_id="bytes", field="raw", special_tokens="bos_eos", split_long_samples=True, max_length=10)
         .pack_flat(20, algorithm="best_fit")
     ),
     "chat by tags, wrap": lambda p: chat(p).pack_flat(24, algorithm="wrap"),

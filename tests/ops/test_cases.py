@@ -27,7 +27,9 @@ def numbered(n: int, shards: int = 1, name: str = "d", first: int = 0) -> Datase
 
 def pipeline_of(dataset: Dataset, *, batch: int = 1, source: dict[str, Any] | None = None, **options: Any) -> Pipeline:
     """Documents in stored order, one lane, ``batch`` documents a step; a chunk is three documents."""
-    made = StaticMixtureWorkSource([dataset], **{"shuffle_shards": False, "chunk_bytes": 24, **(source or {})})
+    made = StaticMixtureWorkSource(
+        [dataset], **{"shuffle_shards": False, "shuffle_within_shard": False, "chunk_bytes": 24, **(source or {})}
+    )
     fixed = {"global_batch_size": batch, "canonical_replicas": 1, "runner": "inline", "prefetch_batches": 0}
     return Pipeline(made).options(**{**fixed, **options})
 
@@ -218,7 +220,7 @@ def test_c01_every_pass_has_an_order_of_its_own_and_the_same_one_for_any_workers
 def test_c05_one_dataset_twice_is_reported() -> None:
     dataset = numbered(5)
     with pytest.raises(ConfigError, match="stands for 2 datasets"):
-        StaticMixtureWorkSource([dataset, dataset])
+        StaticMixtureWorkSource([dataset, dataset], shuffle_within_shard=False)
 
 
 def test_c09_within_a_pass_every_document_comes_before_any_comes_again() -> None:
@@ -287,7 +289,9 @@ def test_h01_weights_are_in_tokens_whatever_the_documents_length() -> None:
         Dataset.from_dict(name, {"s": InMemoryShard([{"text": "x" * n, "id": i} for i in range(1000)])})
         for name, n in (("a", 3), ("b", 39))
     ]
-    source = StaticMixtureWorkSource(made, {"a": 1, "b": 1}, exhausted_policy="repeat", chunk_bytes=400)
+    source = StaticMixtureWorkSource(
+        made, {"a": 1, "b": 1}, shuffle_within_shard=False, exhausted_policy="repeat", chunk_bytes=400
+    )
     pipeline = Pipeline(source).options(runner="inline", prefetch_batches=0, global_batch_size=8)
     pipeline.tokenize(tokenizer_id="bytes", field="text", special_tokens="eos").pack_flat(64, algorithm="wrap").batch(8)
     total: collections.Counter[str] = collections.Counter()
@@ -300,7 +304,9 @@ def test_h01_weights_are_in_tokens_whatever_the_documents_length() -> None:
 @pytest.mark.parametrize("policy", ["redistribute"])
 def test_h03_each_document_exactly_once(policy: str) -> None:
     made = [numbered(3, name="a"), numbered(4, name="b", first=10), numbered(3, name="c", first=20)]
-    source = StaticMixtureWorkSource(made, {"a": 1, "b": 1, "c": 1}, exhausted_policy=policy, chunk_bytes=8)
+    source = StaticMixtureWorkSource(
+        made, {"a": 1, "b": 1, "c": 1}, shuffle_within_shard=False, exhausted_policy=policy, chunk_bytes=8
+    )
     got = ids(Pipeline(source).options(runner="inline").batch(1))
     assert sorted(got) == [0, 1, 2, 10, 11, 12, 13, 20, 21, 22]
 
@@ -309,7 +315,7 @@ def test_h05_a_later_shuffle_keeps_the_mixtures_end() -> None:
     def count(shuffled: bool) -> int:
         made = [numbered(3, name="a"), numbered(4, name="b", first=10), numbered(3, name="c", first=20)]
         mixture, primer = {"a": 0.2, "b": 0.6, "c": 0.2}, TokenEstimation(primer=1.0)
-        source = StaticMixtureWorkSource(made, mixture, chunk_bytes=8, token_estimation=primer)
+        source = StaticMixtureWorkSource(made, mixture, shuffle_within_shard=False, chunk_bytes=8, token_estimation=primer)
         pipeline = Pipeline(source).options(runner="inline")
         return len(ids((pipeline.shuffle(4) if shuffled else pipeline).batch(1)))
 
@@ -317,6 +323,8 @@ def test_h05_a_later_shuffle_keeps_the_mixtures_end() -> None:
 
 
 def test_h11_without_weights_each_document_comes_once_in_proportion_to_size() -> None:
-    source = StaticMixtureWorkSource([numbered(10, name="a"), numbered(20, name="b", first=100)], chunk_bytes=8)
+    source = StaticMixtureWorkSource(
+        [numbered(10, name="a"), numbered(20, name="b", first=100)], shuffle_within_shard=False, chunk_bytes=8
+    )
     got = ids(Pipeline(source).options(runner="inline").batch(1))
     assert sorted(got) == [*range(10), *range(100, 120)]

@@ -32,7 +32,9 @@ def turns(*contents: str) -> list[dict[str, str]]:
 
 def run(rows: list[dict[str, Any]], tokenizer_id: str = "bytes", **options: Any) -> list[SampleBatch]:
     dataset = Dataset.from_dict("d", {"s": InMemoryShard(rows)})
-    pipeline = Pipeline(StaticMixtureWorkSource([dataset], shuffle_shards=False)).options(runner="inline", global_batch_size=1)
+    pipeline = Pipeline(StaticMixtureWorkSource([dataset], shuffle_within_shard=False, shuffle_shards=False)).options(
+        runner="inline", global_batch_size=1
+    )
     return list(pipeline.tokenize_chat(tokenizer_id=tokenizer_id, **{"chat_template": TAGS, **options}).batch(1))
 
 
@@ -132,7 +134,9 @@ def test_the_mask_has_the_name_that_is_asked_for_and_long_chats_are_cut() -> Non
 
 def test_packing_keeps_the_mask_beside_the_tokens_and_training_shifts_it() -> None:
     dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"messages": CHAT}] * 3)})
-    pipeline = Pipeline(StaticMixtureWorkSource([dataset], shuffle_shards=False)).options(runner="inline", global_batch_size=1)
+    pipeline = Pipeline(StaticMixtureWorkSource([dataset], shuffle_within_shard=False, shuffle_shards=False)).options(
+        runner="inline", global_batch_size=1
+    )
     pipeline.tokenize_chat(tokenizer_id="bytes", chat_template=TAGS).pack_flat(64, algorithm="wrap").batch(1)
     for batch in pipeline:
         ids, mask = np.asarray(batch.fields["input_ids"])[0], np.asarray(batch.fields["loss_mask"])[0]
@@ -147,7 +151,7 @@ def test_the_tokenizers_own_template_is_used_and_belongs_to_the_fingerprint(tmp_
     for template in (TAGS, TAGS + "!"):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "eos_token": "<|endoftext|>"}))
         dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"messages": CHAT}])})
-        pipeline = Pipeline(StaticMixtureWorkSource([dataset])).options(runner="inline")
+        pipeline = Pipeline(StaticMixtureWorkSource([dataset], shuffle_within_shard=False)).options(runner="inline")
         pipeline.tokenize_chat(tokenizer_id=str(tmp_path)).batch(1)
         fingerprints.add(pipeline.fingerprint)
         (batch,) = pipeline
@@ -195,7 +199,7 @@ def test_what_cannot_work_is_refused_before_any_data_is_read(options: dict[str, 
 def test_rows_without_weight_have_the_fields_of_real_ones() -> None:
     def make(rank: int) -> Pipeline:
         dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"messages": CHAT}] * 40)})
-        source = StaticMixtureWorkSource([dataset], exhausted_policy="repeat", chunk_bytes=100)
+        source = StaticMixtureWorkSource([dataset], shuffle_within_shard=False, exhausted_policy="repeat", chunk_bytes=100)
         place: dict[str, Any] = {"dp_degree": 3, "dp_group_id": rank, "lanes_allow": "uneven"}
         pipeline = Pipeline(source).options(runner="inline", canonical_replicas=2, global_batch_size=4, **place)
         return pipeline.tokenize_chat(tokenizer_id="bytes", chat_template=TAGS).pack_flat(64, algorithm="wrap").batch(1)

@@ -33,7 +33,7 @@ def stored(folder: Path, fmt: str, documents: Sequence[Json], **columns: pa.Data
 
 
 def pipeline(dataset: Dataset, *, chunk_bytes: int = 1 << 20, **options: Any) -> Pipeline:
-    source = StaticMixtureWorkSource([dataset], shuffle_shards=False, chunk_bytes=chunk_bytes)
+    source = StaticMixtureWorkSource([dataset], shuffle_within_shard=False, shuffle_shards=False, chunk_bytes=chunk_bytes)
     return Pipeline(source).options(runner="inline", **options)
 
 

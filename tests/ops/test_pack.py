@@ -25,7 +25,12 @@ def pipeline_of(*datasets: list[list[int]], **options: Any) -> Pipeline:
         for i, docs in enumerate(datasets)
     ]
     source = StaticMixtureWorkSource(
-        made, {d.name: 1 for d in made}, shuffle_shards=False, chunk_bytes=64, token_estimation=TokenEstimation(primer=0.25)
+        made,
+        {d.name: 1 for d in made},
+        shuffle_within_shard=False,
+        shuffle_shards=False,
+        chunk_bytes=64,
+        token_estimation=TokenEstimation(primer=0.25),
     )
     fixed = {"canonical_replicas": 1, "global_batch_size": 1, "runner": "inline", "prefetch_batches": 0}
     return Pipeline(source).options(**fixed, **options)
@@ -132,7 +137,7 @@ def test_limits_leave_out_and_count_with_the_address() -> None:
 
 def test_an_oversized_document_is_an_error_with_its_address_when_it_must_not_be_dropped() -> None:
     with pytest.raises(DataError, match="9 tokens is longer") as caught:
-        rows(pipeline_of([[1], [3] * 9]).pack_flat(8, drop_oversized=False))
+        rows(pipeline_of([[1], [3] * 9]).pack_flat(8, algorithm="first_fit", drop_oversized=False))
     assert "dataset 'd0', shard 's', row 1" in caught.value.__notes__[0]
 
 
@@ -182,7 +187,7 @@ def test_positions_are_left_out_when_nobody_wants_them() -> None:
 def test_pack_sequences_gives_unpadded_lists_of_payloads() -> None:
     docs = [{"text": "a" * n, "id": n} for n in (4, 9, 3, 2, 6)]
     dataset = Dataset.from_dict("d", {"s": InMemoryShard(docs)})
-    source = StaticMixtureWorkSource([dataset], shuffle_shards=False)
+    source = StaticMixtureWorkSource([dataset], shuffle_within_shard=False, shuffle_shards=False)
     pipeline = Pipeline(source).options(global_batch_size=1, runner="inline", prefetch_batches=0)
     batches = list(pipeline.pack_sequences(10, length_fn=length_of).batch(1))
     packed = [[sample["id"] for sample in batch.payload["packed_samples"][0]] for batch in batches]
@@ -192,7 +197,7 @@ def test_pack_sequences_gives_unpadded_lists_of_payloads() -> None:
 def test_a_source_of_which_nothing_fits_ends_with_an_error_and_not_in_an_endless_search() -> None:
     dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"input_ids": [1] * 9}] * 5)})
     for algorithm in ("first_fit", "wrap"):
-        source = StaticMixtureWorkSource([dataset], exhausted_policy="repeat", chunk_bytes=80)
+        source = StaticMixtureWorkSource([dataset], shuffle_within_shard=False, exhausted_policy="repeat", chunk_bytes=80)
         pipeline = Pipeline(source).options(runner="inline").pack_flat(8, algorithm=algorithm, drop_oversized=True).batch(1)
         with pytest.raises(DataError, match="made no sequence of what it found"):
             list(pipeline)
@@ -201,7 +206,9 @@ def test_a_source_of_which_nothing_fits_ends_with_an_error_and_not_in_an_endless
 def test_stored_tokens_are_found_under_their_usual_names_also_where_the_first_document_is_empty() -> None:
     rows_of = [{"tokens": [], "weight": []}, {"tokens": [1, 2], "weight": [0.5, 1.0], "words": ["a", "b"]}]
     dataset = Dataset.from_dict("d", {"s": InMemoryShard(rows_of)})
-    pipeline = Pipeline(StaticMixtureWorkSource([dataset])).options(runner="inline").pack_flat(4).batch(1)
+    pipeline = (
+        Pipeline(StaticMixtureWorkSource([dataset], shuffle_within_shard=False)).options(runner="inline").pack_flat(4).batch(1)
+    )
     (batch,) = pipeline
     assert np.asarray(batch.fields["input_ids"]).tolist() == [[1, 2, 0, 0]]
     assert np.asarray(batch.fields["weight"]).tolist() == [[0.5, 1.0, 0.0, 0.0]]
@@ -212,14 +219,14 @@ def test_stored_tokens_are_found_under_their_usual_names_also_where_the_first_do
 def test_stored_tokens_that_are_no_ids_are_an_error_with_the_address(tokens: Any) -> None:
     dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"input_ids": [1]}, {"input_ids": tokens}])})
     with pytest.raises(DataError, match="not token ids") as caught:
-        rows(Pipeline(StaticMixtureWorkSource([dataset])).options(runner="inline").pack_flat(4))
+        rows(Pipeline(StaticMixtureWorkSource([dataset], shuffle_within_shard=False)).options(runner="inline").pack_flat(4))
     assert "row 1" in "".join(caught.value.__notes__)
 
 
 def test_packing_needs_tokens_and_says_what_to_do() -> None:
     dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"text": "x"}])})
     with pytest.raises(DataError, match=r"put \.tokenize"):
-        rows(Pipeline(StaticMixtureWorkSource([dataset])).options(runner="inline").pack_flat(8))
+        rows(Pipeline(StaticMixtureWorkSource([dataset], shuffle_within_shard=False)).options(runner="inline").pack_flat(8))
 
 
 @pytest.mark.parametrize(
@@ -263,3 +270,21 @@ def test_the_flush_wastes_less_than_half_a_percent_at_the_defaults(algorithm: st
     share = flushed / (used // interval * interval)
     print(f"{algorithm}: padding before sentinels {kept / used:.3%}, of the flush {share:.3%}")
     assert share < 0.005
+
+
+def test_the_default_packing_loses_no_token_of_documents_longer_than_a_row() -> None:
+    documents = [[i % 50 + 1] * (i * 37 % 41 + 1) for i in range(60)]
+    packed = rows(pipeline_of(documents).pack_flat(8))
+    assert [*itertools.chain(*segments(packed))] == [*itertools.chain(*documents)]
+    assert not any(batch.dropped for batch in packed)
+
+
+def test_a_context_length_gives_as_many_inputs_and_labels() -> None:
+    (batch,) = rows(pipeline_of([list(range(1, 10))]).pack_flat(context_length=8))
+    tensors = batch.to_training(return_labels=True)
+    assert tensors["input_ids"].tolist() == [[1, 2, 3, 4, 5, 6, 7, 8]]
+    assert tensors["labels"].tolist() == [[2, 3, 4, 5, 6, 7, 8, 9]]
+    with pytest.raises(ConfigError, match="give one: "):
+        pipeline_of([[1]]).pack_flat(8, context_length=8)
+    with pytest.raises(ConfigError, match="give one: "):
+        pipeline_of([[1]]).pack_flat()

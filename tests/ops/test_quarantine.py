@@ -21,7 +21,7 @@ BUILD = PIPELINES["wrap, streaming shuffle"]
 def small(fn: Any, *, rows: int = 40, **options: Any) -> Pipeline:
     """One lane, ids 0 to 39 in order, a chunk of five documents at a time."""
     dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"text": f"{i:08d}", "id": i} for i in range(rows)])})
-    source = StaticMixtureWorkSource([dataset], shuffle_shards=False, chunk_bytes=80)
+    source = StaticMixtureWorkSource([dataset], shuffle_within_shard=False, shuffle_shards=False, chunk_bytes=80)
     fixed: dict[str, Any] = {"global_batch_size": 1, "runner": "inline", "prefetch_batches": 0, "flush_every_k_chunks": 2}
     return Pipeline(source).options(**{**fixed, **options}).map_transform(fn, version="1").shuffle(3).batch(1)
 
@@ -104,7 +104,9 @@ def test_an_op_may_quarantine_where_its_dataset_does_not_and_the_other_way_round
     dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"text": "x", "id": i} for i in range(1, 9)])})
 
     def build(op: str | None, option: Any) -> Pipeline:
-        pipeline = Pipeline(StaticMixtureWorkSource([dataset])).options(runner="inline", on_error=option)
+        pipeline = Pipeline(StaticMixtureWorkSource([dataset], shuffle_within_shard=False)).options(
+            runner="inline", on_error=option
+        )
         return pipeline.map_transform(fails_at_sevens, on_error=op).batch(1)
 
     assert len(list(build("quarantine", "raise"))) == 7
@@ -119,12 +121,12 @@ def test_a_line_that_is_not_json_goes_into_quarantine_and_is_named(tmp_path: Pat
     (tmp_path / "a.jsonl").write_text('{"text":"aa"}\n{"text":"b"}{"text":"c"}\n[1]\n{"text":"dd"}\n{"no":1}\n')
 
     def pipeline(choice: str) -> Pipeline:
-        source = StaticMixtureWorkSource([Dataset.from_path("d", str(tmp_path))])
+        source = StaticMixtureWorkSource([Dataset.from_path("d", str(tmp_path))], shuffle_within_shard=False)
         made = Pipeline(source).options(runner="inline", on_error=choice)
         return made.tokenize(tokenizer_id="bytes", field="text").batch(1)
 
     batches = list(pipeline("quarantine"))
-    assert [bytes(b.payload["input_ids"][0][1:-1].tolist()) for b in batches] == [b"aa", b"dd"]
+    assert [bytes(b.payload["input_ids"][0][:-1].tolist()) for b in batches] == [b"aa", b"dd"]
     assert sum(left.count for batch in batches for left in batch.dropped) == 3
     with pytest.raises(DataError, match=r"line at byte 14 .*is not one JSON object"):
         list(pipeline("raise"))
@@ -136,7 +138,7 @@ def test_unreadable_lines_stay_out_at_every_restart_and_size(tmp_path: Path) -> 
     dataset = Dataset.from_path("d", str(tmp_path))
 
     def make(dp_degree: int = 1, dp_group_id: int = 0, microbatch_size: int = 1, **options: Any) -> Pipeline:
-        source = StaticMixtureWorkSource([dataset], exhausted_policy="repeat", chunk_bytes=150)
+        source = StaticMixtureWorkSource([dataset], shuffle_within_shard=False, exhausted_policy="repeat", chunk_bytes=150)
         fixed = {"canonical_replicas": 4, "flush_every_k_chunks": 2, "on_error": "quarantine", "runner": "inline"}
         pipeline = Pipeline(source).options(**{**fixed, "dp_degree": dp_degree, "dp_group_id": dp_group_id, **options})
         pipeline.tokenize(tokenizer_id="bytes", field="text").pack_flat(40, algorithm="wrap").shuffle(3)
@@ -148,7 +150,7 @@ def test_unreadable_lines_stay_out_at_every_restart_and_size(tmp_path: Path) -> 
 
 def test_a_bad_document_behind_an_accumulator_is_named_too() -> None:
     dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"text": "a"}, {"text": 5}])})
-    source = StaticMixtureWorkSource([dataset], shuffle_shards=False)
+    source = StaticMixtureWorkSource([dataset], shuffle_within_shard=False, shuffle_shards=False)
     pipeline = Pipeline(source).options(runner="inline").shuffle(4).tokenize(tokenizer_id="bytes", field="text").batch(1)
     with pytest.raises(DataError, match="not text") as caught:
         list(pipeline)

@@ -18,14 +18,14 @@ BOS, EOS = 256, 257
 
 def pipeline_of(rows: list[dict[str, Any]]) -> Pipeline:
     dataset = Dataset.from_dict("d", {"s": InMemoryShard(rows)})
-    source = StaticMixtureWorkSource([dataset], shuffle_shards=False, chunk_bytes=50)
+    source = StaticMixtureWorkSource([dataset], shuffle_within_shard=False, shuffle_shards=False, chunk_bytes=50)
     return Pipeline(source).options(runner="inline", prefetch_batches=0, global_batch_size=1)
 
 
 def run(texts: list[str], **options: Any) -> list[list[int]]:
     pipeline = pipeline_of([{"text": text} for text in texts])
     tokenizer = {} if "tokenizer" in options else {"tokenizer_id": options.pop("tokenizer_id", "bytes")}
-    pipeline.tokenize(**tokenizer, field="text", **options)
+    pipeline.tokenize(**{"special_tokens": "bos_eos", **tokenizer, **options}, field="text")
     return [list(map(int, batch.payload["input_ids"][0])) for batch in pipeline.batch(1)]
 
 
@@ -101,7 +101,7 @@ def test_pieces_are_numbered() -> None:
 
 def test_padding_makes_rows_of_one_length_with_a_mask_that_training_understands() -> None:
     pipeline = pipeline_of([{"text": t} for t in ("a", "abcdef", "")])
-    pipeline.tokenize(tokenizer_id="bytes", field="text", padding=True, truncation=True, max_length=5)
+    pipeline.tokenize(tokenizer_id="bytes", field="text", special_tokens="bos_eos", padding=True, truncation=True, max_length=5)
     batches = list(pipeline.batch(1))
     assert [np.asarray(b.payload["input_ids"]).tolist() for b in batches] == [
         [[BOS, 97, EOS, EOS, EOS]],
@@ -131,8 +131,8 @@ def test_other_fields_are_kept_only_when_asked_for() -> None:
 
 
 def test_a_dotted_field_goes_inward_and_a_field_with_a_dot_in_its_name_is_found_first() -> None:
-    assert one({"meta": {"body": "x"}}, field="meta.body").payload["input_ids"][0].tolist() == [BOS, 120, EOS]
-    assert one({"a.b": "y", "a": {"b": "x"}}, field="a.b").payload["input_ids"][0].tolist() == [BOS, 121, EOS]
+    assert one({"meta": {"body": "x"}}, field="meta.body").payload["input_ids"][0].tolist() == [120, EOS]
+    assert one({"a.b": "y", "a": {"b": "x"}}, field="a.b").payload["input_ids"][0].tolist() == [121, EOS]
 
 
 def test_a_missing_field_is_an_error_with_address_and_names_or_left_out_and_counted() -> None:
@@ -186,3 +186,8 @@ def test_lengths_that_are_counted_are_tokens_that_are_written() -> None:
     )
     batches = list(pipeline.batch(1))
     assert [batch.tokens["d"] for batch in batches] == [2, 3, 1] == [len(b.payload["input_ids"][0]) for b in batches]
+
+
+def test_a_gpt2_document_ends_in_one_end_of_text_id_and_begins_with_none() -> None:
+    pipeline = pipeline_of([{"text": "Hello world"}, {"text": "Hello"}]).tokenize(tokenizer_id="gpt2", field="text")
+    assert [b.payload["input_ids"][0].tolist() for b in pipeline.batch(1)] == [[15496, 995, 50256], [15496, 50256]]

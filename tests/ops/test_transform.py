@@ -17,7 +17,7 @@ from zephon.ops.records import SampleRecord
 
 def pipeline_of(rows: list[dict[str, Any]], **options: Any) -> Pipeline:
     dataset = Dataset.from_dict("d", {"s": InMemoryShard(rows)})
-    source = StaticMixtureWorkSource([dataset], shuffle_shards=False, chunk_bytes=40)
+    source = StaticMixtureWorkSource([dataset], shuffle_within_shard=False, shuffle_shards=False, chunk_bytes=40)
     return Pipeline(source).options(**{"runner": "inline", "prefetch_batches": 0, "global_batch_size": 1, **options})
 
 
@@ -116,9 +116,8 @@ def test_a_map_after_tokenize_sees_arrays_and_what_it_adds_is_packed_beside_the_
 
 def test_a_map_behind_packing_sees_rows_and_may_not_change_their_length() -> None:
     def build(fn: Any) -> Pipeline:
-        return (
-            pipeline_of(numbered(9)).tokenize(tokenizer_id="bytes", field="text").pack_flat(10).map_transform(fn, version="1")
-        )
+        pipeline = pipeline_of(numbered(9)).tokenize(tokenizer_id="bytes", field="text", special_tokens="bos_eos")
+        return pipeline.pack_flat(10, algorithm="first_fit").map_transform(fn, version="1")
 
     for batch in build(lambda row: {**row, "first": int(row["input_ids"][0])}).batch(1):
         assert batch.payload["first"].tolist() == [256]

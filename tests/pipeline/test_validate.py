@@ -30,7 +30,7 @@ def unsteady_push(state: list[Any], records: list[Any]) -> tuple[list[Any], list
 
 
 def pipeline_of(rows: list[dict[str, Any]], **options: Any) -> Pipeline:
-    source = StaticMixtureWorkSource([Dataset.from_dict("d", {"s": InMemoryShard(rows)})])
+    source = StaticMixtureWorkSource([Dataset.from_dict("d", {"s": InMemoryShard(rows)})], shuffle_within_shard=False)
     return Pipeline(source).options(runner="inline", **options)
 
 

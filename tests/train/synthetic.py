@@ -25,7 +25,7 @@ def spec(**trainer: Any) -> RunSpec:
         "name": "tiny",
         "global_batch_size": 16,
         "data": {"datasets": {"none": {"path": "memory://none"}}},
-        "pipeline": {"context_length": 17},
+        "pipeline": {"context_length": 16},
         "lanes": {"count": 8},
         "model": {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "vocab_size": VOCAB},
         "optimizer": {"warmup_steps": 2, "lr": 1e-2},
@@ -82,7 +82,7 @@ class SyntheticFeed:
     def batch(self, step: int) -> StepBatch:
         division = World(self.spec.lanes.count, self.spec.global_batch_size, self.size, "uneven")
         slots = list(division.slots(self.rank))
-        pairs = [row(step, slot, self.spec.pipeline.context_length) for slot in slots]
+        pairs = [row(step, slot, self.spec.pipeline.context_length + 1) for slot in slots]
         tokens, positions = (torch.from_numpy(np.stack(part)) for part in zip(*pairs, strict=True))
         labels = tokens[:, 1:].clone()
         for index, slot in enumerate(slots):

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.train.test_worker import workers, workers_with_logs, write_run
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 from zephon.errors import ConfigError
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.pipeline.experiment import pipeline
@@ -66,6 +67,31 @@ def steps_at(spec: RunSpec, size: int) -> list[GlobalStep]:
         for feed in feeds:
             feed.close()
     return found
+
+
+def test_the_same_words_are_the_same_data_in_python_and_in_an_experiment(tmp_path):
+    """With nothing given but the words both must have: the documents, the tokenizer, the length, the division."""
+    write_documents(tmp_path)
+    path = str(tmp_path / "data")
+    words = {"name": "same", "global_batch_size": 16, "trainer": {"steps": 4}, "pipeline": {"context_length": 32}}
+    spec = RunSpec.from_dict({**words, "data": {"datasets": {"mine": {"path": path}}}, "tokenizer": {"id": "bytes"}})
+    experiment = pipeline(spec, load_tokenizer("bytes"), dp_rank=0, dp_size=1)
+    source = StaticMixtureWorkSource([Dataset.from_path("mine", path)], {"mine": 1}, exhausted_policy="repeat")
+    python = (
+        Pipeline(source)
+        .options(lanes=8, global_batch_size=16)
+        .tokenize(tokenizer_id="bytes", field="text")
+        .pack_flat(context_length=32)
+        .shuffle()
+        .batch(microbatch_size=4)
+    )
+    assert python.fingerprint == experiment.fingerprint
+    feeds = [PipelineFeed(experiment), PipelineFeed(python)]
+    for one, other in itertools.islice(zip(*(feed.steps() for feed in feeds), strict=True), 3):
+        assert one.digests == other.digests
+        assert one.rows.input_ids.shape == other.rows.labels.shape == (16, 32)
+    for feed in feeds:
+        feed.close()
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])

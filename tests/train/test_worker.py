@@ -35,7 +35,7 @@ def write_run(folder: Path | str, attempt: int = 1, **changes: Any) -> None:
         "global_batch_size": 8,
         "data": {"datasets": {name: {"path": f"stdlib://{name}", "weight": 0.5} for name in ("docs", "code")}},
         "tokenizer": {"id": "bytes"},
-        "pipeline": {"context_length": 33, "shuffle_buffer": 16},
+        "pipeline": {"context_length": 32, "shuffle_buffer": 16},
         "lanes": {"count": 4},
         "loader": {"workers": 1},
         "model": {"dim": 16, "layers": 1, "heads": 2},
@@ -229,7 +229,7 @@ def test_other_data_under_an_old_ledger_ends_every_rank_and_names_the_lane(unbro
 @pytest.mark.slow
 def test_loader_ledger_and_metrics_cost_under_3_percent_of_a_10_million_parameter_model(tmp_path):
     model = {"dim": 320, "layers": 8, "heads": 5}
-    write_run(tmp_path, model=model, pipeline__context_length=129, trainer__steps=9, checkpoint__every=100)
+    write_run(tmp_path, model=model, pipeline__context_length=128, trainer__steps=9, checkpoint__every=100)
     assert workers(tmp_path, 1) == [0]
     steady = [line["seconds"] for line in series(RunDir(str(tmp_path)))][2:]
     # The median step: on a shared machine a single one may wait for the processor and not for the loader.

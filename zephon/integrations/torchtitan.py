@@ -28,7 +28,7 @@ class TitanFeed:
 
     Args:
         build: called as ``build(dp_degree=..., dp_group_id=..., microbatch_size=...)``, returns a pipeline that packs
-            rows of ``seq_len + 1`` tokens, so that inputs and labels both have ``seq_len``.
+            with ``pack_flat(context_length=seq_len)``: inputs and labels both have ``seq_len`` tokens.
         dp_world_size, dp_rank: of the data-parallel mesh only; tensor, pipeline and context peers pass the same rank.
         local_batch_size: sequences of one forward.
         global_batch_size: must be given; TorchTitan's default follows the number of GPUs and would change the data.
@@ -79,7 +79,7 @@ class TitanFeed:
                 raise ConfigError(
                     f"the pipeline packs rows of {length + 1} tokens, training.seq_len is {self._seq_len}",
                     follows="the model would train on another context length than its configuration says",
-                    remedy=f"use pack_flat(max_length={self._seq_len + 1})",
+                    remedy=f"use pack_flat(context_length={self._seq_len})",
                 )
             yield {"input": tensors["input_ids"], "positions": tensors["positions"].long()}, tensors["labels"]
 

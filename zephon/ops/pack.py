@@ -131,6 +131,7 @@ class PackFlat(Pack):
 
     name: ClassVar[str] = "pack_flat"
 
+    algorithm: Packing = "wrap"
     pad_token_id: int | None = None
     emit_positions: bool = True
 

@@ -26,7 +26,7 @@ class Shuffle(AccumulatorOp):
 
     name: ClassVar[str] = "shuffle"
 
-    buffer_size: Positive = 8192
+    buffer_size: Positive = 1024
     seed: int = 0
     algorithm: Algorithm = "streaming"
 

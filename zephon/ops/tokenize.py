@@ -33,7 +33,7 @@ class Tokenize(StageOp):
     truncation: bool = False
     split_long_samples: bool = False
     add_attention_mask: bool = True
-    special_tokens: SpecialTokens = "bos_eos"
+    special_tokens: SpecialTokens = "eos"
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     preserve_upstream_payload: bool = False

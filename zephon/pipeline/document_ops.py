@@ -90,7 +90,7 @@ class DocumentOps(Chain):
         truncation: bool = False,
         split_long_samples: bool = False,
         add_attention_mask: bool = True,
-        special_tokens: SpecialTokens = "bos_eos",
+        special_tokens: SpecialTokens = "eos",
         bos_token_id: int | None = None,
         eos_token_id: int | None = None,
         preserve_upstream_payload: bool = False,
@@ -107,7 +107,8 @@ class DocumentOps(Chain):
             max_length, truncation, split_long_samples: cut long documents, or split them; the two exclude each other.
             padding: to ``max_length``, for batches of documents that are not packed.
             add_attention_mask: ``attention_mask`` uint8 beside padded documents.
-            special_tokens: what is put around each document.
+            special_tokens: what is put around each document: "eos" (one after it, as an experiment does), "bos_eos" (GPT-2
+                has one id for both, so that two of it come between documents), "bos", "none", "tokenizer_default".
             bos_token_id, eos_token_id: instead of the tokenizer's own.
             preserve_upstream_payload: keep the documents' other fields.
             parallelism, on_error: as of `decode_text`.

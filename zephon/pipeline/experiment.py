@@ -36,7 +36,7 @@ def pipeline(
         .options(flush_every_k_chunks=shape.flush_every_k_chunks or None)
         .options(on_error=_on_error(data), quarantine_budget=data.quarantine_budget)
         .tokenize(tokenizer, field=_field(data.datasets), special_tokens=spec.tokenizer.special_tokens)
-        .pack_flat(shape.context_length, algorithm=shape.packing)
+        .pack_flat(context_length=shape.context_length, algorithm=shape.packing)
     )
     if shape.shuffle_buffer:
         built.shuffle(shape.shuffle_buffer, seed=shape.shuffle_seed)
@@ -64,12 +64,16 @@ def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_s
     ]
     share = min(dataset.size for dataset in datasets) // (4 * spec.lanes.count)
     source = StaticMixtureWorkSource(
-        datasets, shuffle_shards=False, stop_after_passes=1, chunk_bytes=max(1, min(EVAL_CHUNK_BYTES, share))
+        datasets,
+        shuffle_shards=False,
+        shuffle_within_shard=False,
+        stop_after_passes=1,
+        chunk_bytes=max(1, min(EVAL_CHUNK_BYTES, share)),
     )
     return (
         _options(Pipeline(source), spec, dp_rank, dp_size)
         .tokenize(tokenizer, field=_field(data), special_tokens=spec.tokenizer.special_tokens)
-        .pack_flat(spec.pipeline.context_length, algorithm="wrap")
+        .pack_flat(context_length=spec.pipeline.context_length)
         .batch(spec.trainer.microbatch_size)
     )
 

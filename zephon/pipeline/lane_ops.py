@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self, TypeVar
 
+from zephon.errors import ConfigError
 from zephon.ops.balance import EnsureMixture, WeightBy
 from zephon.ops.pack import Groups, Homogeneity, PackFlat, PackSequences
 from zephon.ops.records import SampleRecord
@@ -62,9 +63,10 @@ class LaneOps(Chain):
     @named_options
     def pack_flat(
         self,
-        max_length: int,
+        max_length: int | None = None,
         *,
-        algorithm: Packing = "first_fit",
+        context_length: int | None = None,
+        algorithm: Packing = "wrap",
         num_bins: int | None = None,
         max_sequences_per_bin: int | None = None,
         drop_oversized: bool | None = None,
@@ -77,10 +79,15 @@ class LaneOps(Chain):
     ) -> Self:
         """Documents into rows of exactly ``max_length`` tokens, with all fields that have one value a token beside them.
 
+        With labels a row gives one input less than it has tokens: ``pack_flat(2048)`` and ``to_training(return_labels=True)``
+        give 2,047 inputs and labels. ``pack_flat(context_length=2048)`` gives 2,048 of each, from rows of 2,049 tokens, as
+        ``pipeline.context_length`` of an experiment does.
+
         Args:
-            max_length: tokens of a row.
-            algorithm: "first_fit", "best_fit" (whole documents, padded), "wrap" (a stream that is cut, never padded),
-                "best_fit_wrap" (the longest that fits, one split to fill each row).
+            max_length: tokens of a row, or
+            context_length: inputs and labels of a row, one less than its tokens.
+            algorithm: "wrap" (a stream that is cut; nothing is padded or dropped), "best_fit_wrap" (the longest that fits,
+                one split to fill each row), "first_fit", "best_fit" (whole documents, padded; longer ones are dropped).
             num_bins: open bins, or candidates of best_fit_wrap; None is 64.
             max_sequences_per_bin: documents of a row, at most.
             drop_oversized: documents longer than a row are dropped and counted (None, True) or are an error (False);
@@ -94,7 +101,7 @@ class LaneOps(Chain):
         """
         return self._add(
             PackFlat(
-                max_length=max_length,
+                max_length=_row_length(max_length, context_length),
                 algorithm=algorithm,
                 num_bins=num_bins,
                 max_sequences_per_bin=max_sequences_per_bin,
@@ -152,7 +159,7 @@ class LaneOps(Chain):
         )
 
     @named_options
-    def shuffle(self, buffer_size: int = 8192, *, seed: int = 0, algorithm: Algorithm = "streaming") -> Self:
+    def shuffle(self, buffer_size: int = 1024, *, seed: int = 0, algorithm: Algorithm = "streaming") -> Self:
         """Mixes the order of what passes, per lane, within each flush interval.
 
         Args:
@@ -182,3 +189,12 @@ class LaneOps(Chain):
         weights = mixture.weights if isinstance(mixture, MixtureSpec) else mixture
         op = EnsureMixture(max_buffer_size=max_buffer_size, weight_by=weight_by, warn_tolerance=warn_tolerance, mixture=weights)
         return self._add(op)
+
+
+def _row_length(max_length: int | None, context_length: int | None) -> int:
+    if (max_length is None) == (context_length is None):
+        raise ConfigError(
+            f"pack_flat(max_length={max_length}, context_length={context_length})",
+            remedy="give one: context_length=2048 for 2,048 inputs and labels, max_length=2048 for rows of 2,048 tokens",
+        )
+    return max_length if max_length is not None else (context_length or 0) + 1

@@ -118,6 +118,8 @@ class TokenizerSpec(Spec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PipelineSpec(Spec):
+    """``context_length``: inputs of a row, and as many labels: rows have one token more."""
+
     context_length: Annotated[int, AtLeast(2)] = pinned()
     packing: Packing = pinned("wrap")
     shuffle_buffer: NotNegative = pinned(1024)

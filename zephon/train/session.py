@@ -147,7 +147,7 @@ class Session:
     def update(self, step: GlobalStep) -> Update:
         """One optimizer step: gradients of the global batch, clipping, AdamW at the step's rate."""
         spec = self.spec
-        full = spec.global_batch_size * (spec.pipeline.context_length - 1)
+        full = spec.global_batch_size * spec.pipeline.context_length
         rate = learning_rate(spec.optimizer, step=step.step, steps=spec.trainer.steps, tokens=self.tokens, tokens_per_step=full)
         torch.manual_seed(derive(spec.trainer.seed, "step", step.step) % 2**63)
         if step.tokens == 0 or step.step in self.skipped:

@@ -225,7 +225,7 @@ def concatenate(parts: Sequence[TokenRows]) -> TokenRows:
 
 def one_batch(spec: RunSpec) -> str:
     """What a global batch takes, in words."""
-    wanted = f"{spec.global_batch_size} sequences of {spec.pipeline.context_length} tokens"
+    wanted = f"{spec.global_batch_size} sequences of {spec.pipeline.context_length + 1} tokens"
     return f"{wanted}, assigned to {spec.lanes.count} lanes"
 
 

@@ -115,7 +115,7 @@ class StaticMixtureWorkSource:
         mixture: MixtureSpec | Mapping[str, float] | None = None,
         seed: int = 0,
         shuffle_shards: bool = True,
-        shuffle_within_shard: bool = False,
+        shuffle_within_shard: bool = True,
         exhausted_policy: str | None = None,
         reshuffle_on_repeat: bool = True,
         max_repeats: int | None = None,
