@@ -20,7 +20,11 @@ def pipeline(folder: str, *, lanes: int = 1, tokenize: bool = True, chunk_bytes:
     from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 
     source = StaticMixtureWorkSource(
-        [Dataset.from_path("text", folder)], seed=1, exhausted_policy="repeat", chunk_bytes=chunk_bytes
+        [Dataset.from_path("text", folder)],
+        seed=1,
+        shuffle_within_shard=False,
+        exhausted_policy="repeat",
+        chunk_bytes=chunk_bytes,
     )
     chain = Pipeline(source).options(canonical_replicas=lanes, **options)
     if tokenize:

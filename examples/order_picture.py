@@ -25,6 +25,7 @@ def pipeline() -> Pipeline:
         [Dataset.from_dict(name, {"s": shard}) for name, shard in rows.items()],
         {"web": 2, "code": 1},
         seed=4,
+        shuffle_within_shard=False,
         exhausted_policy="repeat",
         chunk_bytes=64,
         token_estimation=TokenEstimation(primer=1.0),
