@@ -283,13 +283,14 @@ def test_a_listing_goes_into_folders_follows_links_and_leaves_marks_out(tmp_path
     for name in ("b/z", "b/a", "a", "c", "b/_kept"):
         (tmp_path / "data" / name).parent.mkdir(exist_ok=True, parents=True)
         write(tmp_path / "data" / f"{name}.jsonl", LINES)
-    for mark in ("_SUCCESS", ".a.jsonl", "_logs/a.jsonl", ".git/a.jsonl", "b/_metadata"):
+    for mark in ("_SUCCESS", ".a.jsonl.crc", "_logs/a.log", ".git/a.py", "b/_metadata"):
         (tmp_path / "data" / mark).parent.mkdir(exist_ok=True)
         (tmp_path / "data" / mark).write_text("no data")
     (tmp_path / "far").mkdir()
     write(tmp_path / "far" / "f.jsonl", LINES)
+    write(tmp_path / "g.jsonl", LINES)
     (tmp_path / "data" / "linked").symlink_to(tmp_path / "far")
-    (tmp_path / "data" / "d.jsonl").symlink_to(tmp_path / "far" / "f.jsonl")
+    (tmp_path / "data" / "d.jsonl").symlink_to(tmp_path / "g.jsonl")
     (tmp_path / "data" / "nowhere.jsonl").symlink_to(tmp_path / "missing.jsonl")
     (tmp_path / "data" / "empty.jsonl").touch()
     (tmp_path / "data" / "README").write_text("not data by its suffix")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -11,8 +13,12 @@ import tempfile
 import threading
 from pathlib import Path
 
+import fsspec
 import pytest
+import zstandard
 
+from tests.io.web import serving
+from zephon import StaticMixtureWorkSource
 from zephon.errors import ConfigError
 from zephon.io import Dataset, read
 from zephon.io.listing import list_files
@@ -57,6 +63,100 @@ def test_an_empty_path_is_refused_and_is_not_the_current_directory(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="dataset 'd': the path is empty"):
         Dataset.from_path("d", path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "b.jsonl.bz2",
+            "c.json.gz",
+            "c.csv",
+            "d.csv.zst",
+            "e.arrow",
+            "f.tgz",
+            "g.jsonl.part",
+            "h.gz",
+            "i.txt.xz",
+            "J.JSONL.LZ4",
+        ),
+        *("_more/b.jsonl", ".more/deep/er/b.parquet", ".b.jsonl", "_temporary/0/b.jsonl.gz", "deep/_more/b.jsonl"),
+    ],
+)
+def test_a_name_that_looks_like_data_and_would_not_be_read_is_refused(tmp_path: Path, name: str) -> None:
+    write(tmp_path, "a.jsonl", name)
+    with pytest.raises(ConfigError, match=f"holds '{re.escape(name)}', which looks like data"):
+        Dataset.from_path("d", str(tmp_path))
+    assert Dataset.from_path("d", str(tmp_path / "a*.jsonl")).shards == ("a.jsonl",)
+
+
+def test_hidden_names_are_refused_far_away_too_and_where_the_format_is_named(tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    fs.pipe({"/hidden/a.jsonl": LINE, "/hidden/_more/b.jsonl": LINE})
+    try:
+        for fmt in (None, "jsonl"):
+            with pytest.raises(ConfigError, match=r"holds '_more/b\.jsonl', which looks like data"):
+                Dataset.from_path("d", "memory://hidden", fmt=fmt)
+    finally:
+        fs.rm("/hidden", recursive=True)
+
+
+def test_what_usually_lies_beside_data_is_no_data(tmp_path: Path) -> None:
+    names = [
+        "_SUCCESS",
+        "_metadata",
+        ".a.jsonl.crc",
+        "._a.jsonl",
+        "index.json",
+        "dataset_info.json",
+        "a.jsonl.idx",
+        "SHA256SUMS",
+    ]
+    write(tmp_path, "a.jsonl", *names, "a.jsonl.lock", ".cache/a.jsonl.metadata", ".git/README.md", "_scripts/make.py")
+    assert Dataset.from_path("d", str(tmp_path)).shards == ("a.jsonl",)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl.zstd", ".ndjson.gz", ".ndjson.zst", ".JSONL.GZ"])
+def test_every_usual_suffix_of_json_lines_is_read(tmp_path: Path, suffix: str) -> None:
+    packed = gzip.compress(LINE) if suffix.lower().endswith("gz") else zstandard.compress(LINE)
+    (tmp_path / f"a{suffix}").write_bytes(packed)
+    dataset = Dataset.from_path("d", str(tmp_path))
+    assert len(read(dataset, Chunk(0, 0, 0, (ShardRange(0, 0, len(packed)),)))) == 1
+
+
+def test_one_file_under_two_names_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", "more/b.jsonl")
+    (tmp_path / "link.jsonl").symlink_to("more/b.jsonl")
+    with pytest.raises(ConfigError, match=r"'link\.jsonl' and 'more/b\.jsonl' are the same file"):
+        Dataset.from_path("d", str(tmp_path))
+    with pytest.raises(ConfigError, match="are the same file"):
+        Dataset.from_path("d", str(tmp_path / "**" / "*.jsonl"))
+    (tmp_path / "link.jsonl").unlink()
+    os.link(tmp_path / "a.jsonl", tmp_path / "z.jsonl")
+    with pytest.raises(ConfigError, match=r"'a\.jsonl' and 'z\.jsonl' are the same file"):
+        Dataset.from_path("d", str(tmp_path))
+
+
+@pytest.mark.parametrize("again", ["{}/data/a.jsonl", "{}/data/../data/a.jsonl", "{}//data//a.jsonl", "{}/link", "{}/data/a*"])
+def test_one_file_in_two_datasets_of_a_mixture_is_refused(tmp_path: Path, again: str) -> None:
+    write(tmp_path, "data/a.jsonl", "data/b.jsonl")
+    (tmp_path / "link").symlink_to("data")
+    datasets = [Dataset.from_path("x", str(tmp_path / "data")), Dataset.from_path("y", again.format(tmp_path))]
+    with pytest.raises(
+        ConfigError, match=r"'[^']*a\.jsonl' of 'x' and '[^']*a\.jsonl' of 'y' are the same file|are the same data"
+    ):
+        StaticMixtureWorkSource(datasets)
+
+
+def test_one_far_object_in_two_datasets_of_a_mixture_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "data/a.jsonl", "data/b.jsonl")
+    with serving(tmp_path) as server:
+        datasets = [
+            Dataset.from_path("x", f"{server.url}/data/"),
+            Dataset.from_path("y", f"{server.url}//data/../data/a.jsonl"),
+        ]
+        with pytest.raises(ConfigError, match="are the same file"):
+            StaticMixtureWorkSource(datasets)
 
 
 def test_a_glob_finds_files_that_are_linked(tmp_path: Path) -> None:

@@ -132,6 +132,18 @@ def test_a_line_that_is_not_json_goes_into_quarantine_and_is_named(tmp_path: Pat
         list(pipeline("raise"))
 
 
+def test_a_shard_most_of_whose_documents_fail_ends_the_run_whatever_the_budget(tmp_path: Path) -> None:
+    good = "".join(json.dumps({"text": f"document {i}"}) + "\n" for i in range(20))
+    (tmp_path / "good.jsonl").write_text(good)
+    (tmp_path / "other.jsonl").write_text(good[:100] + "\n" + "no json\n" * 30)
+    source = StaticMixtureWorkSource([Dataset.from_path("d", str(tmp_path))])
+    pipeline = Pipeline(source).options(on_error="quarantine", quarantine_budget=1000, runner="inline")
+    pipeline.tokenize(tokenizer_id="bytes", field="text").pack_flat(16, algorithm="wrap").batch(1)
+    with pytest.raises(DataError, match="31 of 35 documents of one shard failed") as caught:
+        list(pipeline)
+    assert any("other.jsonl" in note for note in caught.value.__notes__)
+
+
 def test_unreadable_lines_stay_out_at_every_restart_and_size(tmp_path: Path) -> None:
     lines = ["{broken" if i % 9 == 4 else json.dumps({"text": f"document {i}", "id": i}) for i in range(120)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))

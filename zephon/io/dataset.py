@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
 from zephon.errors import ConfigError, NotFound, address_of
 from zephon.io import builtin
 from zephon.io.filesystem import FileSystem
-from zephon.io.formats.base import Format, Shard, detect, format_named, may_be_empty
+from zephon.io.formats.base import Format, Shard, format_named
 from zephon.io.in_memory import InMemoryShard
 from zephon.io.listing import list_files, unusable
 from zephon.io.storage import LOCAL
+from zephon.io.suffixes import detect, may_be_empty, refuse_skipped
 from zephon.types import Address, ByteAddress, IntArray
 
 
@@ -31,6 +32,7 @@ class Dataset:
         root: path of the directory that shard names are relative to.
         fs: the file system, or None for data in memory.
         memory: the in-memory shards themselves; empty for files.
+        files: what stands for the real file behind each shard, whatever its name here; empty for data in memory.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Dataset:
     root: str = ""
     fs: FileSystem | None = None
     memory: tuple[InMemoryShard, ...] = ()
+    files: tuple[Hashable, ...] = dataclasses.field(default=(), repr=False)
 
     @staticmethod
     def from_path(name: str, path: str, *, fmt: str | None = None) -> Dataset:
@@ -65,16 +68,18 @@ class Dataset:
         if path.startswith("stdlib://"):
             return _built_in(name, path)
         try:
-            fs, root, names, sizes = list_files(path)
+            fs, root, names, sizes, skipped, files = list_files(path)
         except NotFound as error:
             raise NotFound(f"dataset {name!r}: {error.what}", follows=error.follows, remedy=error.remedy) from error
         detected, kept = (fmt, None) if fmt is not None else detect(names, path)
         chosen = format_named(detected)
+        refuse_skipped(skipped, chosen.name, path)
+        _refuse_same_files(name, names, files)
         if kept is not None or 0 in sizes:
             of_format = range(len(names)) if kept is None else kept
             _refuse_empty(name, chosen.name, [names[i] for i in of_format if not sizes[i]])
             filled = [i for i in of_format if sizes[i]]
-            names, sizes = [names[i] for i in filled], [sizes[i] for i in filled]
+            names, sizes, files = [names[i] for i in filled], [sizes[i] for i in filled], [files[i] for i in filled]
         if not names:
             raise ConfigError(
                 f"dataset {name!r}: {path!r} holds no {chosen.name} shard with any content",
@@ -86,7 +91,10 @@ class Dataset:
         except UnicodeEncodeError as error:
             broken = next(file for file in names if any("\ud800" <= mark <= "\udfff" for mark in file))
             raise unusable(path, f"the name of a file is not UTF-8: {broken!r}") from error
-        return Dataset(name, chosen, tuple(names), np.array(sizes, np.int64), root, fs)
+        return Dataset(name, chosen, tuple(names), np.array(sizes, np.int64), root, fs, files=tuple(files))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "files": ()}  # asked for where datasets are put together, and not by a reader
 
     @staticmethod
     def from_dict(name: str, shards: Mapping[str, InMemoryShard]) -> Dataset:
@@ -154,6 +162,20 @@ class Dataset:
     def path(self, shard: int) -> str:
         """Where the ``shard`` with this number lies."""
         return f"{self.root.rstrip('/')}/{self.shards[shard]}" if self.root else self.shards[shard]
+
+
+def _refuse_same_files(dataset: str, names: Sequence[str], files: Sequence[Hashable]) -> None:
+    if len(set(files)) == len(files):
+        return
+    first: dict[Hashable, str] = {}
+    for name, file in zip(names, files, strict=True):
+        if file in first:
+            raise ConfigError(
+                f"dataset {dataset!r}: {first[file]!r} and {name!r} are the same file",
+                follows="its documents would be trained on several times, unseen",
+                remedy="remove one of the names, or point at the others with a glob",
+            )
+        first[file] = name
 
 
 def _refuse_empty(dataset: str, fmt: str, empty: list[str]) -> None:

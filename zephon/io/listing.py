@@ -6,13 +6,17 @@ import errno
 import glob
 import itertools
 import os
+import posixpath
 import stat
 import time
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from zephon.errors import ConfigError, NotFound
 from zephon.io.filesystem import FileSystem
+from zephon.io.remote import Remote
 from zephon.io.storage import filesystem, is_local
+from zephon.io.suffixes import looks_like_data
 from zephon.types import Json
 
 _FEW = 256
@@ -21,12 +25,18 @@ _LASTING = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 class Listing(NamedTuple):
-    """Files of data: their names below the root, sorted, and their sizes in bytes."""
+    """Files of data: their names below the root, sorted, and their sizes in bytes.
+
+    ``skipped`` are names that look like data below hidden folders, or are hidden; ``files`` holds what stands for the real file
+    behind each name.
+    """
 
     fs: FileSystem
     root: str
     names: list[str]
     sizes: list[int]
+    skipped: list[str]
+    files: list[Hashable]
 
 
 def list_files(url: str) -> Listing:
@@ -57,7 +67,20 @@ def _list(fs: FileSystem, path: str, url: str) -> Listing:
     root = root or ("/" if is_local(fs) else "")
     named = sorted((full[len(root) :].lstrip("/"), size) for full, size in by_path.items())
     kept = [(name, size) for name, size in named if not _is_skipped(name)]
-    return Listing(fs, root, [name for name, _ in kept], [size for _, size in kept])
+    skipped = [name for name, _ in named if _is_skipped(name) and _hides_data(name)]
+    files = [_real_file(fs, f"{root.rstrip('/')}/{name}" if root else name) for name, _ in kept]
+    return Listing(fs, root, [name for name, _ in kept], [size for _, size in kept], skipped, files)
+
+
+def _real_file(fs: FileSystem, path: str) -> Hashable:
+    """What stands for a file whatever it is called; for a far one its address and content, as far as a store says them."""
+    if is_local(fs):
+        status = os.stat(path)
+        return status.st_ino + (status.st_dev << 64)
+    if isinstance(fs, Remote):
+        scheme, _, address = fs.url(path).partition("://")
+        return scheme, posixpath.normpath(address), fs.mark(path)
+    return path
 
 
 def _listed(fs: FileSystem, path: str, url: str) -> tuple[str, dict[str, int]]:
@@ -117,14 +140,30 @@ def _is_mark(file: str) -> bool:
     return file[0] == "." or file in ("_SUCCESS", "_metadata", "_common_metadata")
 
 
-def _walk(root: str) -> tuple[list[str], list[int]]:
-    """Names relative to the root, sorted, and sizes of the files of data below a local directory.
+def _hides_data(name: str) -> bool:
+    """Whether a name that is skipped looks like data. Some systems put a small file ``._NAME`` beside each other one."""
+    return looks_like_data(name) and not name.rpartition("/")[2].startswith("._")
+
+
+def _hidden_data(root: str, name: str) -> list[str]:
+    """Files that look like data under a name that is skipped, relative to the root."""
+    path = f"{root}/{name}"
+    if not os.path.isdir(path):
+        return [name] if _hides_data(name) and os.path.isfile(path) else []
+    below = [os.path.relpath(os.path.join(folder, file), root) for folder, _, files in os.walk(path) for file in files]
+    return sorted(file for file in below if _hides_data(file))
+
+
+def _walk(root: str) -> tuple[list[str], list[int], list[str], list[Hashable]]:
+    """Names relative to the root, sorted, sizes, skipped names and real files of the files of data below a local directory.
 
     A listing of 100,000 local files takes half a second, where fs.find takes several: no object is made for a file, and its
     folder's path is looked up once. A link to a folder above it is not followed: its files are listed already.
     """
     names: list[str] = []
     sizes: list[int] = []
+    skipped: list[str] = []
+    real: list[Hashable] = []
     folders: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]  # each with (device, inode) of those above
     for below, above in folders:
         try:
@@ -136,8 +175,12 @@ def _walk(root: str) -> tuple[list[str], list[int]]:
             here = (itself.st_dev, itself.st_ino)
             if here in above and os.path.islink(f"{root}/{below}".rstrip("/")):
                 continue
-            entries = sorted(name for name in os.listdir(folder) if not (name[0] in "._" and _is_mark(name)))
-            files, lengths, inner = _sizes(folder, entries)
+            listed = sorted(os.listdir(folder))
+            entries = [name for name in listed if not (name[0] in "._" and _is_mark(name))]
+            files, lengths, inner, inodes = _sizes(folder, entries)
+            hidden = [name for name in listed if name[0] == "."] + [name for name in inner if name[0] == "_"]
+            skipped += [name for entry in hidden for name in _hidden_data(root, below + entry)]
+            real += inodes
             names += [below + name for name in files] if below else files
             sizes += lengths
             folders += [(f"{below}{name}/", above | {here}) for name in inner if name[0] != "_"]
@@ -145,11 +188,11 @@ def _walk(root: str) -> tuple[list[str], list[int]]:
             os.close(folder)
     if len(folders) > 1:
         order = sorted(range(len(names)), key=names.__getitem__)
-        names, sizes = [names[i] for i in order], [sizes[i] for i in order]
-    return names, sizes
+        names, sizes, real = [names[i] for i in order], [sizes[i] for i in order], [real[i] for i in order]
+    return names, sizes, skipped, real
 
 
-_Entries = tuple[list[str], list[int], list[str]]  # files, their sizes, folders; anything else is skipped
+_Entries = tuple[list[str], list[int], list[str], list[Hashable]]  # files, their sizes, folders, real files; no others
 
 
 def _sizes(folder: int, names: list[str]) -> _Entries:
@@ -166,14 +209,16 @@ def _sizes(folder: int, names: list[str]) -> _Entries:
         with ThreadPoolExecutor(32) as pool:
             groups = [others[i : i + _FEW] for i in range(0, len(others), _FEW)]
             parts = [entries, *pool.map(lambda group: _sizes_one_by_one(folder, group), groups)]
-    files, sizes, folders = zip(*parts, strict=True)
-    return [*itertools.chain(*files)], [*itertools.chain(*sizes)], [*itertools.chain(*folders)]
+    files, sizes, folders, real = zip(*parts, strict=True)
+    chain = itertools.chain.from_iterable
+    return [*chain(files)], [*chain(sizes)], [*chain(folders)], [*chain(real)]
 
 
 def _sizes_one_by_one(folder: int, names: list[str]) -> _Entries:
     files: list[str] = []
     sizes: list[int] = []
     folders: list[str] = []
+    real: list[Hashable] = []
     for name in names:
         try:
             status = os.stat(name, dir_fd=folder)
@@ -185,6 +230,7 @@ def _sizes_one_by_one(folder: int, names: list[str]) -> _Entries:
         if stat.S_ISREG(mode):
             files.append(name)
             sizes.append(status.st_size)
+            real.append(status.st_ino + (status.st_dev << 64))
         elif stat.S_ISDIR(mode):
             folders.append(name)
-    return files, sizes, folders
+    return files, sizes, folders, real

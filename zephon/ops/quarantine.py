@@ -7,13 +7,16 @@ the same stream after every restart.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from zephon.errors import ConfigError, DataError, ErrorAddress, address_of, nearest
+from zephon.errors import ConfigError, DataError, ErrorAddress, address_error, address_of, nearest
 from zephon.types import Chunk, Columns, Dropped, IntArray, Stage
+
+SHARE, FEW = 0.5, 8  # of a shard's documents in one chunk that may fail; so few of them never are too many
 
 QuarantinedIds = Sequence[tuple[int, int]]
 """Documents of one chunk that are in quarantine: (range of the chunk, row)."""
@@ -45,7 +48,11 @@ class QuarantinePolicy:
         Args:
             bad: errors about documents that could not even be read.
             known: documents that are in quarantine already.
+
+        Raises:
+            DataError: more documents fail than the budget allows, or most of those of one shard.
         """
+        read = columns.shard
         quarantined, dropped = list(known), []
         if known:
             shards = np.array([chunk.ranges[number].shard for number, _ in known])
@@ -62,6 +69,7 @@ class QuarantinePolicy:
             columns, errors = self.attempt(stage, number, columns, chunk.dataset, len(quarantined))
             quarantined += [_id_of(chunk, _address(error)) for error in errors]
             dropped += [_dropped(chunk, error) for error in errors]
+        _check_share(chunk, quarantined, [_address(error).shard for error in bad], read)
         columns.quarantined = quarantined
         columns.dropped = dropped + columns.dropped
         return columns
@@ -114,6 +122,27 @@ def quarantine_policy(
     own = [None if choice is None else choice == "quarantine" for choice in ops]
     # The last stage is the loader's own: it extracts stored token ids from the documents.
     return QuarantinePolicy(tuple(by_dataset[name] == "quarantine" for name in names), (*own, None), budget)
+
+
+def _check_share(chunk: Chunk, quarantined: QuarantinedIds, unread: Sequence[int], read: IntArray) -> None:
+    """Raises DataError where most of the documents of a shard, as far as this chunk holds them, are in quarantine.
+
+    Args:
+        unread: the shards of documents that could not even be read.
+        read: the shards of those that could be.
+    """
+    failed = collections.Counter(chunk.ranges[number].shard for number, _ in quarantined)
+    for shard, count in failed.items():
+        total = unread.count(shard) + int(np.count_nonzero(read == shard))
+        if count >= FEW and count > SHARE * total:
+            error = DataError(
+                f"{count} of {total} documents of one shard failed, where at most {SHARE:.0%} may be quarantined",
+                follows="the shard is no data of the kind that was asked for, and would be dropped nearly whole",
+                remedy="look at the shard: repair, convert or remove it, or correct the function that its documents fail in",
+            )
+            row = next(row for number, row in quarantined if chunk.ranges[number].shard == shard)
+            address_error(error, ErrorAddress(shard, row))
+            raise error
 
 
 def budget_exceeded(budget: int, cause: Exception | None = None) -> DataError:

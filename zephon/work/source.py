@@ -12,7 +12,7 @@ that block, so that no period of the mixture coincides with a lane:
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 from typing import Protocol
 
@@ -319,3 +319,18 @@ def _check_datasets(datasets: Sequence[Dataset]) -> None:
                 remedy="list it once with the sum of the weights",
             )
         places[place] = dataset.name
+    _refuse_shared_files(datasets)
+
+
+def _refuse_shared_files(datasets: Sequence[Dataset]) -> None:
+    first: dict[Hashable, tuple[Dataset, int]] = {}
+    for dataset in datasets if len(datasets) > 1 else ():
+        for shard, file in enumerate(dataset.files):
+            other, number = first.setdefault(file, (dataset, shard))
+            if other is not dataset:
+                both = f"{other.path(number)!r} of {other.name!r} and {dataset.path(shard)!r} of {dataset.name!r}"
+                raise ConfigError(
+                    f"{both} are the same file",
+                    follows="its documents would count in both datasets, unseen",
+                    remedy="take it out of one of them with a glob, or move it to a folder of its own",
+                )

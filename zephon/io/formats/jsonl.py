@@ -83,7 +83,7 @@ def _lines_from(content: bytes, start: int, stop: int) -> _Lines:
 
 
 def _is_compressed(shard: Shard) -> bool:
-    return shard.path.lower().endswith((".gz", ".zst"))
+    return shard.path.lower().endswith((".gz", ".zst", ".zstd"))
 
 
 def _decompress(shard: Shard) -> bytes:

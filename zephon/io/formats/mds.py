@@ -50,7 +50,7 @@ class Mds:
         Raises:
             DataError: the shard is damaged or cut short, or holds pickled objects.
         """
-        compressed = shard.path.lower().endswith(".zstd")
+        compressed = shard.path.lower().endswith((".zst", ".zstd"))
         if not compressed:
             check_size(shard)
         try:
