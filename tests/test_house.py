@@ -164,7 +164,7 @@ def test_only_backends_know_which_backend_it_is() -> None:
 ONLY_IN = [  # (what may be imported, below which path, in which modules alone)
     ("hydra._internal", "", ()),
     ("torchx.runner", "", ("launch/backends/submission.py",)),
-    ("asyncio", "agent", ("coordinator.py", "server.py", "stage_runner.py", "training.py")),
+    ("asyncio", "agent", ("coordinator.py", "door.py", "server.py", "stage_runner.py", "training.py")),
     ("zephon.run.directory", "agent", ("coordinator.py", "entry.py", "stage_runner.py", "training.py")),
     ("json", "agent", ("entry.py", "forkserver.py", "messages.py")),
     ("numpy", "run", ("ledger.py",)),

@@ -25,6 +25,7 @@ from zephon.agent.messages import Assign, Finish
 from zephon.agent.training import Training
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
+from zephon.run.secret import make_secret
 from zephon.run.specs import has_spec, write_spec
 from zephon.spec.experiment import StagesSpec
 
@@ -92,7 +93,7 @@ class Peers:
         return self.servers[-1]
 
     def link(self, name: str, port: int, *, timeout_s: float = 10.0) -> Link:
-        link = Link(f"127.0.0.1:{port}", name, beat_s=0.2, timeout_s=timeout_s)
+        link = Link(f"127.0.0.1:{port}", name, secret=make_secret(self.rundir, 1), beat_s=0.2, timeout_s=timeout_s)
         link.start()
         self.links.append(link)
         return link

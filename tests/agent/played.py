@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from zephon.agent.channel import NONCE, PROOF, Handshake
 from zephon.agent.forkserver import ForkServer
 from zephon.agent.messages import FROM_AGENT, Beat, FromAgent, ToAgent, decode, encode
+
+SECRET = b"the secret of an attempt of a test"
 
 
 class Played:
@@ -31,6 +34,12 @@ class Played:
         self.connection, _ = self.socket.accept()
         self.connection.settimeout(10)
         self._lines = self.connection.makefile("rb")
+        ours = os.urandom(NONCE)
+        self.connection.sendall(ours)
+        handshake = Handshake(SECRET, "coordinator", server=ours, client=self._lines.read(NONCE))
+        handshake.check("client", self._lines.read(PROOF))
+        self.connection.sendall(handshake.proof("server"))
+        self._ours, self._theirs = handshake.lines("server"), handshake.lines("client")
 
     def receive(self) -> FromAgent:
         """The next message that is no sign of life."""
@@ -39,11 +48,11 @@ class Played:
         return message
 
     def receive_any(self) -> FromAgent:
-        return decode(self._lines.readline(), FROM_AGENT)
+        return decode(self._theirs.open(self._lines.readline()), FROM_AGENT)
 
     def send(self, *messages: ToAgent) -> None:
         assert self.connection is not None
-        self.connection.sendall(b"".join(encode(message) for message in messages))
+        self.connection.sendall(b"".join(self._ours.seal(encode(message)) for message in messages))
 
     def drop(self, *, reset: bool = False) -> None:
         """Closes the connection; with ``reset`` as a machine does that has forgotten it."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.agent.peers import until
-from tests.agent.played import Played
+from tests.agent.played import SECRET, Played
 from zephon.agent.link import Link, parse_endpoint
 from zephon.agent.messages import (
     Assign,
@@ -33,7 +33,7 @@ NEVER = threading.Event()
 
 @pytest.fixture
 def link(coordinator: Played) -> Iterator[Link]:
-    made = Link(coordinator.endpoint, "n-0", beat_s=0.1, timeout_s=1.0)
+    made = Link(coordinator.endpoint, "n-0", secret=SECRET, beat_s=0.1, timeout_s=1.0)
     made.start()
     coordinator.accept()
     yield made

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable
 
+from tests.agent.played import SECRET
+from zephon.agent.channel import NONCE, PROOF, Handshake
 from zephon.agent.messages import TO_AGENT, Beat, Finish, FromAgent, Hello, Ready, ToAgent, decode, encode
 from zephon.agent.server import Server
 
@@ -39,16 +42,25 @@ class Recorder:
 
 
 class Node:
-    """One connection."""
+    """One connection; without ``prove`` its other end never learns that it knows the secret."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
+    async def prove(self, secret: bytes = SECRET) -> Node:
+        """The client's handshake."""
+        theirs, ours = await self.reader.readexactly(NONCE), os.urandom(NONCE)
+        handshake = Handshake(secret, "coordinator", server=theirs, client=ours)
+        self.writer.write(ours + handshake.proof("client"))
+        self.ours, self.theirs = handshake.lines("client"), handshake.lines("server")
+        handshake.check("server", await self.reader.readexactly(PROOF))
+        return self
+
     def send(self, *messages: FromAgent) -> None:
-        self.writer.writelines(encode(message) for message in messages)
+        self.writer.writelines(self.ours.seal(encode(message)) for message in messages)
 
     async def receive(self) -> ToAgent:
-        return decode(await asyncio.wait_for(self.reader.readline(), 5), TO_AGENT)
+        return decode(self.theirs.open(await asyncio.wait_for(self.reader.readline(), 5)), TO_AGENT)
 
     async def is_closed(self) -> bool:
         try:
@@ -70,13 +82,13 @@ def serve(test: Callable[[Server, Recorder, Connect], Awaitable[None]]) -> None:
 
     async def main() -> None:
         server, recorder = Server(), Recorder()
-        await server.start("127.0.0.1", 0, recorder)
+        await server.start("127.0.0.1", 0, recorder, secret=SECRET)
 
         nodes: list[Node] = []
 
         async def connect() -> Node:
             nodes.append(Node(*await asyncio.open_connection("127.0.0.1", server.port)))
-            return nodes[-1]
+            return await nodes[-1].prove()
 
         try:
             await test(server, recorder, connect)
@@ -149,7 +161,7 @@ def test_what_is_no_message_closes_its_connection_and_no_other() -> None:
         good, garbage, mute = await connect(), await connect(), await connect()
         good.send(hello("n-0"))
         await recorder.until(1)
-        garbage.writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        garbage.writer.write(garbage.ours.seal(b"GET / HTTP/1.1\r\n"))
         assert await garbage.is_closed()
         mute.send(Beat())
         assert await mute.is_closed()
@@ -167,6 +179,16 @@ def test_a_line_without_end_is_refused() -> None:
         node.writer.write(b"x" * (1 << 17))
         assert await node.is_closed()
         assert (await recorder.until(1))[0][:2] == ("refused", "")
+
+    serve(test)
+
+
+def test_a_connection_belongs_to_one_node() -> None:
+    async def test(server: Server, recorder: Recorder, connect: Connect) -> None:
+        node = await connect()
+        node.send(hello("n-0"), hello("n-1"))
+        assert await node.is_closed()
+        assert (await recorder.until(3))[1:] == [("refused", "n-0", "BadMessage: Hello after Hello"), ("gone", "n-0")]
 
     serve(test)
 

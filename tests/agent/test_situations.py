@@ -20,6 +20,7 @@ from zephon.agent.messages import Rerendezvous
 from zephon.agent.rules import rules_of
 from zephon.errors import ConfigError
 from zephon.launch import control
+from zephon.run.secret import make_secret
 from zephon.spec.experiment import ElasticSpec
 
 LATE_S = 120.0
@@ -110,7 +111,7 @@ def test_an_endpoint_whose_name_resolves_late_is_waited_for(peers: Peers, tmp_pa
         "import sys, threading\n"
         "from zephon.agent.link import Link\n"
         "from zephon.agent.messages import Ready\n"
-        "link = Link(f'late.example:{sys.argv[1]}', 'n-0', beat_s=0.2, timeout_s=60.0)\n"
+        "link = Link(f'late.example:{sys.argv[1]}', 'n-0', secret=sys.argv[2].encode(), beat_s=0.2, timeout_s=60.0)\n"
         "link.start()\n"
         "link.send(Ready('x:1'))\n"
         "print('looking', flush=True)\n"
@@ -118,7 +119,8 @@ def test_an_endpoint_whose_name_resolves_late_is_waited_for(peers: Peers, tmp_pa
         "print(found.rank if found else link.failed, flush=True)\n"
         "link.close()\n"
     )
-    command = [*unshare, f'{own} && exec "$0" -c "$1" "$2"', sys.executable, program, str(port)]
+    command = [*unshare, f'{own} && exec "$0" -c "$1" "$2" "$3"', sys.executable, program, str(port)]
+    command.append(make_secret(peers.rundir, 1).decode())  # one of a test may be in an argument
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None
         assert node.stdout.readline() == "looking\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.peers import until
-from tests.agent.played import Played
+from tests.agent.played import SECRET, Played
 from tests.agent.toy import toy_spec
 from zephon.agent.forkserver import ForkServer
 from zephon.agent.link import Link
@@ -175,7 +175,7 @@ class Node:
 
 @pytest.fixture
 def node(coordinator: Played, runner: StageRunner, spec: RunSpec) -> Iterator[Node]:
-    link = Link(coordinator.endpoint, "n-0", beat_s=0.1, timeout_s=5.0)
+    link = Link(coordinator.endpoint, "n-0", secret=SECRET, beat_s=0.1, timeout_s=5.0)
     link.start()
     coordinator.accept()
     assert isinstance(coordinator.receive(), Hello)

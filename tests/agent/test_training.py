@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import socket
 import threading
 import time
 
 import pytest
 
 from tests.agent.peers import Peers, assigned, until
-from zephon.agent.messages import Exited, Leaving, Ready, Rerendezvous
+from zephon.agent.channel import NONCE, PROOF, Handshake
+from zephon.agent.link import Link
+from zephon.agent.messages import Exited, Hello, Leaving, Ready, Rerendezvous, encode
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
 from zephon.run.generation import read_generation
@@ -173,16 +176,54 @@ def test_every_decision_is_an_event(peers: Peers) -> None:
     assert "finish" in kinds
 
 
-def test_garbage_on_the_port_disturbs_nobody(peers: Peers) -> None:
-    import socket
+def say(port: int, text: bytes) -> bytes:
+    """What a stranger gets who connects, says this and has no more to say."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger, contextlib.suppress(ConnectionError):
+        stranger.sendall(text)
+        stranger.shutdown(socket.SHUT_WR)
+        return stranger.makefile("rb").read()
+    return b""
 
+
+def test_garbage_on_the_port_disturbs_nobody_and_is_one_event_a_minute(peers: Peers) -> None:
     server = peers.serve(1)
     for text in (b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"[1]\n", b"\xff\xfe\n", b'{"kind": "hello"}\n', b"x" * 100_000 + b"\n"):
-        with socket.create_connection(("127.0.0.1", server.training.port)) as stranger:
-            stranger.sendall(text)
-            stranger.settimeout(5)
-            with contextlib.suppress(ConnectionError):
-                assert stranger.recv(10) == b""
+        assert len(say(server.training.port, text)) in (0, NONCE)
     link = peers.link("n-0", server.training.port)
     link.send(Ready("x:1"))
     assert assigned(link).rank == 0
+    (event,) = peers.events("bad_connection")
+    assert (event["node"], event["number"]) == ("", 1)
+
+
+def test_a_stranger_who_speaks_in_the_name_of_a_node_or_as_a_new_one_is_not_heard(peers: Peers) -> None:
+    server = peers.serve(2)
+    a, b = peers.link("n-0", server.training.port), peers.link("n-1", server.training.port)
+    for link in (a, b):
+        link.send(Ready("x:1"))
+    for link in (a, b):
+        assigned(link)
+    for node, rank in (("n-0", 0), ("n-1", 1), ("n-9", 2)):
+        words = [Hello(node, 1, "stranger", 1), Ready("stranger:1"), Leaving(), Exited(1, {rank: 0})]
+        text = b"".join(encode(word) for word in words)
+        say(server.training.port, text)
+        say(server.training.port, bytes(NONCE + PROOF) + text)
+        guess = Handshake(b"a guess", "coordinator", server=bytes(NONCE), client=bytes(NONCE))
+        say(server.training.port, bytes(NONCE) + guess.proof("client") + guess.lines("client").seal(text))
+    members = server.training.membership
+    assert sorted(members.nodes) == ["n-0", "n-1"]
+    assert [node.state for node in members.nodes.values()] == ["working", "working"]
+    assert (members.active, members.rerendezvous, members.finished) == (True, None, None)
+
+
+def test_an_agent_of_another_attempt_does_not_get_in_and_says_why(peers: Peers) -> None:
+    server = peers.serve(1)
+    link = Link(f"127.0.0.1:{server.training.port}", "n-0", secret=b"of another attempt", beat_s=0.2, timeout_s=0.3)
+    link.start()
+    try:
+        until(lambda: link.failed is not None)
+    finally:
+        link.close()
+    assert link.failed is not None
+    assert "before both ends had proved that they know the attempt's secret" in link.failed
+    assert server.training.server.connected() == []

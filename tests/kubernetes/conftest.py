@@ -107,12 +107,12 @@ class Plane:
         return staying()
 
     def quota(self, namespace: str, hard: dict[str, str]) -> None:
-        """A ResourceQuota ``q`` that the API server obeys already: it has begun to refuse Secrets, of which it allows none."""
-        spec = {"hard": {**hard, "count/secrets": "0"}}
+        """A ResourceQuota ``q`` that the API server obeys already: it has begun to refuse accounts, of which it allows none."""
+        spec = {"hard": {**hard, "count/serviceaccounts": "0"}}
         self.apply(
             {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q", "namespace": namespace}, "spec": spec}
         )
-        probe = ("create", "secret", "generic", "probe", "-n", namespace, "--dry-run=server")
+        probe = ("create", "serviceaccount", "probe", "-n", namespace, "--dry-run=server")
         until("the quota is in force", lambda: self._refusal(*probe), holds=lambda said: "exceeded quota" in said)
 
     def until_allowed(self, user: str, verb: str, resource: str, namespace: str) -> None:

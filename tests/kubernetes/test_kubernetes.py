@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 from collections.abc import Iterator
@@ -245,6 +246,23 @@ def test_a_failing_child_takes_the_job_away_again(case: Case) -> None:
     with pytest.raises(Conflict, match=r"Service .*/exp1-1 already exists"):
         case.submit()
     until("the Job is gone", lambda: case.left("Job", "ConfigMap", labels="zephon/run=exp1"), holds=lambda left: not left)
+
+
+def test_the_attempts_secret_goes_with_the_job_and_its_value_is_in_nothing_else(case: Case) -> None:
+    case.submit()
+    read = ("get", "secrets", "-n", case.namespace, "-l", "zephon/run=exp1", "-o", "yaml")
+    (secret,) = yaml.safe_load(case.plane.kubectl(*read))["items"]
+    job = case.plane.get("Job", "exp1-1", case.namespace)
+    assert [owner["uid"] for owner in secret["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+    assert secret["immutable"]
+    encoded = secret["data"]["secret"]
+    value = base64.b64decode(encoded).decode()
+    assert len(value) == 64
+    kinds = "jobs,pods,services,deployments,configmaps,events,replicasets"
+    everything = case.plane.kubectl("get", kinds, "-n", case.namespace, "-o", "yaml")
+    assert "exp1-1-coordinator" in everything
+    assert value not in everything
+    assert encoded not in everything
 
 
 def test_a_field_that_the_cluster_does_not_know_is_refused(case: Case) -> None:

@@ -12,7 +12,7 @@ import yaml
 from tests.kubernetes.samples import RUNS_VOLUME, assert_golden, sample_app, sample_options, sample_spec
 from zephon.errors import ConfigError
 from zephon.launch.appdef import app_def
-from zephon.launch.backends.kubernetes.manifest import Request, build, owned_by
+from zephon.launch.backends.kubernetes.manifest import Request, build, owned_by, with_value
 from zephon.launch.job import Job
 from zephon.spec.experiment import RunSpec
 
@@ -86,7 +86,7 @@ def test_every_option_and_the_overlay_give_this_document() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_supported_version_knows_every_field(version: str) -> None:
-    job, _, _, coordinator = built(**RICH).documents
+    job, _, _, _, coordinator = built(**RICH).documents
     for document in (job, owned_by(coordinator, {"metadata": {"name": "j", "uid": "u"}})):
         kubernetes_validate.validate(document, version, strict=True)
 
@@ -109,6 +109,26 @@ def test_a_dry_run_prints_what_is_sent() -> None:
     assert tuple(yaml.safe_load_all(request.to_yaml())) == request.documents
 
 
+def test_the_secret_has_no_value_before_it_is_sent_and_every_pod_mounts_it_for_its_group_alone() -> None:
+    job, secret, _, _, coordinator = built().documents
+    name = secret["metadata"]["name"]
+    assert not {"data", "stringData"} & set(secret)
+    for template in (job["spec"]["template"], coordinator["spec"]["template"]):
+        (volume,) = [volume for volume in template["spec"]["volumes"] if volume["name"] == "attempt-secret"]
+        assert volume["secret"] == {"secretName": name, "defaultMode": 0o440}
+        (container,) = template["spec"]["containers"]
+        assert {"name": "ZEPHON_SECRET_FILE", "value": "/etc/zephon-secret/secret"} in container["env"]
+    first, second = with_value(secret)["stringData"], with_value(secret)["stringData"]
+    assert len(first["secret"]) == 64
+    assert first != second
+    assert not {"data", "stringData"} & set(secret), "the plan's own document stays without"
+
+
+def test_each_submit_has_a_secret_of_its_own_name() -> None:
+    names = {build(sample_app(), sample_options(), submission=hex * 16).documents[1]["metadata"]["name"] for hex in "ab"}
+    assert names == {"exp1-1-aaaaaaaaaaaa", "exp1-1-bbbbbbbbbbbb"}
+
+
 def test_building_twice_gives_the_same_and_changes_nothing() -> None:
     app, options = sample_app(), sample_options(**RICH)
     before = copy.deepcopy((app.roles, app.metadata, options.to_dict()))
@@ -128,7 +148,7 @@ def test_the_components_own_app_builds() -> None:
         }
     )
     request = build(app_def(Job(spec=spec, run="/runs/exp1", attempt=3)), sample_options(), submission="s")
-    job, config_map = request.documents[:2]
+    job, _, config_map = request.documents[:3]
     assert request.name == "exp1-3"
     assert config_map["data"]["spec.json"] == spec.canonical_json()
     assert job["metadata"]["annotations"]["zephon/spec-sha256"] == spec.sha256()
@@ -142,7 +162,7 @@ def test_the_node_count_is_nowhere_in_the_nodes_pods() -> None:
 
     few, many = documents(2), documents(8)
     assert few[0]["spec"]["template"] == many[0]["spec"]["template"]
-    assert few[1:3] == many[1:3]
+    assert few[1:4] == many[1:4]
 
 
 def test_the_grace_period_outlasts_the_drain() -> None:

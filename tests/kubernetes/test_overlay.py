@@ -25,7 +25,7 @@ def test_metadata_and_spec_of_one_object_are_both_applied() -> None:
 
 def test_pods_reach_both_templates_and_nodes_only_one() -> None:
     request = overlaid({"pods": {"spec": {"hostNetwork": True}}, "nodes": {"spec": {"hostIPC": True}}})
-    node, coordinator = (request.documents[i]["spec"]["template"]["spec"] for i in (0, 3))
+    node, coordinator = (request.documents[i]["spec"]["template"]["spec"] for i in (0, 4))
     assert node["hostNetwork"] is coordinator["hostNetwork"] is True
     assert "hostIPC" in node
     assert "hostIPC" not in coordinator

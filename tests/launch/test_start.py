@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.agent.toy import WORKER, Toy, processes_of, toy_spec
+from zephon.agent.channel import NONCE
 from zephon.errors import ConfigError, ContractError
 from zephon.launch import control
 from zephon.launch import start as session
@@ -96,8 +97,8 @@ def test_a_running_run_cannot_be_resumed_or_started_again_and_a_stranger_is_refu
     port = read_control_port(run.rundir, 1)
     assert port is not None
     with socket.create_connection(("127.0.0.1", port.port)) as link:
-        link.sendall(b'{"token": "guess", "verb": "stop"}\n')
-        assert json.loads(link.makefile("rb").readline())["what"] == "wrong token"
+        link.sendall(bytes(64) + b'{"verb": "stop"}\n')
+        assert len(link.makefile("rb").read()) == NONCE, "it says a random number and nothing else"
     assert run.status().state == "TRAINING"
 
 

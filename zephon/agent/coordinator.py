@@ -34,6 +34,7 @@ from zephon.exits import Exit
 from zephon.run.attempt_stages import AttemptStages, read_attempt_stages, write_attempt_stages
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
+from zephon.run.secret import forget_secret, make_secret
 from zephon.spec.experiment import RunSpec
 from zephon.stages.record import record_end, record_training
 from zephon.stages.stage import TRAIN, Stage, stages_of
@@ -68,7 +69,7 @@ class Coordinator:
 
     async def start(self, host: str, port: int) -> None:
         """Begins to listen; ``port`` 0 takes a free one and sets ``self.port``."""
-        await self.server.start(host, port, self)
+        await self.server.start(host, port, self, secret=make_secret(self.rundir, self.attempt))
 
     async def run(self) -> Finish:
         """All stages in order, until one does not end well; then every node gets the message."""
@@ -223,6 +224,7 @@ async def _main(arguments: argparse.Namespace) -> int:
     if arguments.linger:
         await asyncio.Event().wait()
     await coordinator.close()
+    forget_secret(rundir, attempt)
     return finish.status
 
 

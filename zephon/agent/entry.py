@@ -22,6 +22,7 @@ from zephon.exits import Exit
 from zephon.run import events
 from zephon.run.attempt import shared_logs
 from zephon.run.directory import RunDir
+from zephon.run.secret import wait_secret
 from zephon.run.specs import has_spec, read_spec, write_spec
 from zephon.spec.experiment import RunSpec
 
@@ -110,7 +111,9 @@ def _serve(arguments: argparse.Namespace, spec: RunSpec, server: ForkServer, lea
 
     config = _config(arguments, spec)
     beat_s = spec.elastic.heartbeat_s / 2
-    link = Link(arguments.endpoint, config.node, beat_s=beat_s, timeout_s=spec.elastic.join_timeout_s)
+    timeout_s = spec.elastic.join_timeout_s
+    secret = wait_secret(RunDir(arguments.run), arguments.attempt, timeout_s=timeout_s)
+    link = Link(arguments.endpoint, config.node, secret=secret, beat_s=beat_s, timeout_s=timeout_s)
     link.start()
     stages = _stages(arguments, spec, config, link, server, leaving)
     agent = NodeAgent(config, link, server, leaving, stages)

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 
+from zephon.agent.channel import Lines, NotAuthentic, connect
 from zephon.agent.messages import (
     TO_AGENT,
     Assign,
@@ -37,6 +38,8 @@ from zephon.agent.messages import (
 )
 from zephon.errors import ConfigError
 
+_MAX_LINE = 1 << 22  # an assignment names all nodes of a generation
+
 
 def parse_endpoint(text: str) -> tuple[str, int]:
     """``host:port`` as a pair; an IPv6 host stands in brackets."""
@@ -56,13 +59,14 @@ class Link:
     Args:
         endpoint: ``host:port`` of the coordinator.
         node: this node's identity; two processes never share one.
+        secret: the attempt's, by which both ends know each other.
         beat_s: seconds between signs of life.
         timeout_s: how long to look for the coordinator before giving up.
     """
 
-    def __init__(self, endpoint: str, node: str, *, beat_s: float, timeout_s: float) -> None:
+    def __init__(self, endpoint: str, node: str, *, secret: bytes, beat_s: float, timeout_s: float) -> None:
         self.host, self.port = parse_endpoint(endpoint)
-        self.node, self._beat_s, self._timeout_s = node, beat_s, timeout_s
+        self.node, self._secret, self._beat_s, self._timeout_s = node, secret, beat_s, timeout_s
         self._lock = threading.Condition()
         self._outbox: list[FromAgent] = []
         self._generation: int | None = None
@@ -143,9 +147,10 @@ class Link:
             try:
                 with socket.create_connection((self.host, self.port), timeout=5.0) as link:
                     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    ours, theirs = connect(link, self._secret, "coordinator")
                     pause = 0.05
                     try:
-                        self._exchange(link)
+                        self._exchange(link, ours, theirs)
                     finally:
                         away = time.monotonic()
             except OSError as error:
@@ -160,25 +165,25 @@ class Link:
                 select.select([self._wakened], [], [], pause)
             pause = min(2.0, pause * 2)
 
-    def _exchange(self, link: socket.socket) -> None:
+    def _exchange(self, link: socket.socket, ours: Lines, theirs: Lines) -> None:
         with self._lock:
             self.address = link.getsockname()[0]
             self._outbox = list(self._repeated.values())
             hello = Hello(self.node, os.getpid(), socket.gethostname(), self._generation)
             self._lock.notify_all()
-        link.sendall(encode(hello))
+        link.sendall(ours.seal(encode(hello)))
         link.settimeout(10.0)
         buffer, beaten = b"", time.monotonic()
         while True:
             with self._lock:
                 outbox, self._outbox = self._outbox, []
             if outbox:
-                link.sendall(b"".join(encode(message) for message in outbox))
+                link.sendall(b"".join(ours.seal(encode(message)) for message in outbox))
             if self._closing:
                 return
             if time.monotonic() - beaten >= self._beat_s:
                 beaten = time.monotonic()
-                link.sendall(encode(Beat()))
+                link.sendall(ours.seal(encode(Beat())))
             ready, _, _ = select.select([link, self._wakened], [], [], min(self._beat_s, 0.5))
             if self._wakened in ready:
                 self._wakened.recv(4096)
@@ -188,7 +193,9 @@ class Link:
                     return
                 *lines, buffer = (buffer + data).split(b"\n")
                 for line in lines:
-                    self._received(_decoded(line))
+                    self._received(_decoded(theirs.open(line + b"\n")))
+                if len(buffer) > _MAX_LINE:
+                    raise NotAuthentic(f"a line of more than {_MAX_LINE} bytes")
 
     def _received(self, message: ToAgent) -> None:
         with self._lock:

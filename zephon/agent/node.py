@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import signal
+import socket
 import threading
 import time
 from datetime import timedelta
@@ -78,6 +79,15 @@ class NodeConfig:
     join_timeout_s: float
 
 
+def listening_store(address: str) -> TCPStore:
+    """A store that listens on one address of this machine: TCPStore itself listens on all of them, and asks nobody's name."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family)
+    port = listener.getsockname()[1]
+    waits = timedelta(seconds=60)
+    return TCPStore(address, port, is_master=True, wait_for_workers=False, timeout=waits, master_listen_fd=listener.detach())
+
+
 class CoordinatedRendezvous(RendezvousHandler):
     """Generations as the coordinator assigns them."""
 
@@ -108,8 +118,10 @@ class CoordinatedRendezvous(RendezvousHandler):
                 self.link.released.wait(_RELEASE_S)
             raise RendezvousGracefulExitError("asked to leave")
         address = self.link.wait_address(self.config.join_timeout_s)
+        if not address:
+            raise RendezvousClosedError(self.link.failed or "the coordinator was not reached")
         # A store that nobody joins costs a socket; having it ready saves a round trip in every resize.
-        store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
+        store = listening_store(address)
         host = f"[{address}]" if ":" in address else address
         self.link.send(Ready(f"{host}:{store.port}"))
         assigned = self.stages.wait_assignment() if self.stages else self.link.wait_assignment(None, self.leaving)

@@ -37,6 +37,7 @@ from zephon.run.directory import RunDir
 from zephon.run.events import EventLog
 from zephon.run.generation import Generation, read_generation, write_generation
 from zephon.run.progress import Progress, read_progress
+from zephon.run.secret import make_secret
 from zephon.run.stop import read_stop
 from zephon.run.target import read_target
 from zephon.spec.experiment import RunSpec
@@ -44,6 +45,7 @@ from zephon.spec.experiment import RunSpec
 TICK_S = 0.05
 _POLL_S = 0.5
 _FIRST_STEP_FACTOR = 3.0
+_REFUSED_S = 60.0
 
 
 class Training:
@@ -89,6 +91,7 @@ class Training:
         self.last_resize: Mapping[str, Any] | None = None
         self._watched: tuple[int, int | None] = (-1, None)
         self._watched_since, self._first_step = now, True
+        self._refused, self._refused_at = 0, -math.inf
 
     @property
     def port(self) -> int:
@@ -96,7 +99,7 @@ class Training:
 
     async def start(self, host: str, port: int) -> None:
         """Begins to listen; ``port`` 0 takes a free one and sets ``self.port``."""
-        await self.server.start(host, port, self)
+        await self.server.start(host, port, self, secret=make_secret(self.rundir, self.attempt))
 
     async def run(self) -> Finish:
         """Decides until training has ended."""
@@ -149,7 +152,11 @@ class Training:
         self.events.write("node_gone", node=node)
 
     def refused(self, node: str, error: str) -> None:
-        self.events.write("bad_connection", node=node, error=error)
+        """Written once a minute at most: a stranger could fill the disk with events."""
+        self._refused += 1
+        if time.monotonic() - self._refused_at >= _REFUSED_S:
+            self.events.write("bad_connection", node=node, error=error, number=self._refused)
+            self._refused, self._refused_at = 0, time.monotonic()
 
     def _greet(self, hello: Hello, now: float) -> None:
         members, node, generation = self.membership, hello.node, hello.generation

@@ -22,12 +22,13 @@
         target.json        the size last asked for, on a cluster   launcher                           run/target.py
         supervisor.json    its state, on this machine              supervisor                         run/state.py
         stop.json          the last stop, on a cluster             launcher                           run/stop.py
+        secret             who may speak to its processes         supervisor, coordinator             run/secret.py
         request.json       what the supervisor runs                launcher                           run/supervisor_files.py
         control.json       where the supervisor takes commands     supervisor                         run/supervisor_files.py
         supervisor.lock    locked while the supervisor lives       supervisor                         run/supervisor_files.py
         logs/              node-0/rank-0.log, stages/NAME.log      every process                      run/attempt.py
 
-The supervisor's files and, while an attempt runs, its logs are on its machine; run/attempt.py says where.
+The secret, the supervisor's files and, while an attempt runs, its logs are on its machine; run/attempt.py says where.
 Other programs read what is in parent/ (weights of a fork's parent) and tensorboard/.
 """
 

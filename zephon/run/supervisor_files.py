@@ -55,10 +55,9 @@ class LocalRequest:
 
 @dataclasses.dataclass(frozen=True)
 class ControlPort:
-    """Where a supervisor takes commands on this machine, and the token that each command must carry."""
+    """Where a supervisor takes commands on this machine, from who knows the attempt's secret."""
 
     port: int
-    token: str
 
 
 def write_request(request: LocalRequest) -> Path:

@@ -26,6 +26,7 @@ from zephon.launch.backends.kubernetes.errors import (
 
 COLLECTIONS = {
     "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
+    "Secret": "/api/v1/namespaces/{namespace}/secrets",
     "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
     "Service": "/api/v1/namespaces/{namespace}/services",
     "Deployment": "/apis/apps/v1/namespaces/{namespace}/deployments",

@@ -1,11 +1,14 @@
 """An AppDef as the exact objects that are sent: a pure function of the AppDef, the options and a submission id.
 
-    Job <name>                  Indexed, one pod per node; owns the three others
+    Job <name>                  Indexed, one pod per node; owns the four others
+    Secret <name>-<submission>  by which the attempt's processes know each other
     ConfigMap <name>            the attempt's resolved RunSpec
     Service <name>              headless: names for the nodes and the coordinator, also before they are ready
     Deployment <name>-coordinator   decides who is in which generation; holds nothing that cannot be rebuilt
 
-The owner reference is the one thing that a dry run cannot know (the Job's UID): ``owned_by`` adds it when the Job exists.
+Two things come only with a submit: the owner reference, which is the Job's UID (``owned_by``), and the secret's value
+(``with_value``), which nobody but the pods ever reads. That is why the Secret's name is new with each submit: an answer that
+was lost is told from another's object without a right to read secrets.
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ from zephon.launch.backends.kubernetes import names
 from zephon.launch.backends.kubernetes.facts import JobFacts, facts_of
 from zephon.launch.backends.kubernetes.options import KubernetesOptions
 from zephon.launch.backends.kubernetes.overlay import apply_overlay, changes
-from zephon.launch.backends.kubernetes.pod import coordinator_template, labels, node_template, selector
+from zephon.launch.backends.kubernetes.pod import coordinator_template, labels, node_template, secret_name, selector
 from zephon.launch.job import COORDINATOR_MODULE
 from zephon.run import specs
+from zephon.run.secret import FILE as SECRET_FILE
+from zephon.run.secret import new_secret
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +73,8 @@ def build(app: AppDef, options: KubernetesOptions, *, submission: str) -> Reques
     final = apply_overlay(built, options.overlay)
     overlaid = tuple(f"{name}.{line}" for name in built for line in changes(built[name], final[name]))
     notes = () if "@sha256:" in facts.role.image else (f"image {facts.role.image} is a tag: later pods may run other code",)
-    documents = tuple(final.values())
+    job, *children = final.values()
+    documents = (job, _secret(facts, options), *children)
     return Request(namespace=options.namespace, name=facts.name, documents=documents, overlaid=overlaid, notes=notes)
 
 
@@ -79,6 +85,11 @@ def owned_by(document: Json, job: Json) -> Json:
         {"apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
     ]
     return owned
+
+
+def with_value(secret: Json) -> Json:
+    """A copy of the Secret with a new value."""
+    return {**secret, "stringData": {SECRET_FILE: new_secret()}}
 
 
 def _metadata(facts: JobFacts, options: KubernetesOptions, *, name: str) -> Json:
@@ -129,6 +140,11 @@ def _failure_rules() -> list[Json]:
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         exit_codes("Ignore", *DRAINS),
     ]
+
+
+def _secret(facts: JobFacts, options: KubernetesOptions) -> Json:
+    metadata = _metadata(facts, options, name=secret_name(facts))
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "immutable": True}
 
 
 def _config_map(facts: JobFacts, options: KubernetesOptions) -> Json:

@@ -143,7 +143,7 @@ class KubernetesOptions(Spec):
 def _check_volume(name: str, volume: Volume) -> None:
     setting = f"volumes.{name}"
     check_dns_label(name, setting=setting)
-    if name in ("spec", "shm", "tmp"):
+    if name in ("spec", "attempt-secret", "shm", "tmp"):
         raise ConfigError(
             f"{setting} uses a name that every pod already has",
             follows="two volumes of one name are refused by the API server",

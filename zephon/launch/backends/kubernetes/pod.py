@@ -23,9 +23,10 @@ from zephon.launch.backends.kubernetes.names import (
     run_id,
 )
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, Toleration, Volume
-from zephon.run import specs
+from zephon.run import secret, specs
 
-_SPEC_FOLDER = "/etc/zephon"
+_SPEC_FOLDER, _SECRET_FOLDER = "/etc/zephon", "/etc/zephon-secret"
+_SECRET_MODE = 0o440  # the files are root's; the pod's group may read them
 MARGIN_S = 30
 
 
@@ -44,6 +45,10 @@ def selector(facts: JobFacts, *, role: str | None = None) -> dict[str, str]:
     """The labels that name one attempt's pods and no other's."""
     shared = {RUN_ID: run_id(facts.job.run), ATTEMPT: label_value(str(facts.job.attempt))}
     return shared if role is None else {**shared, ROLE: role}
+
+
+def secret_name(facts: JobFacts) -> str:
+    return f"{facts.name}-{facts.submission[:12]}"
 
 
 def grace_s(facts: JobFacts, options: KubernetesOptions) -> int:
@@ -117,6 +122,7 @@ def _template(facts: JobFacts, options: KubernetesOptions, *, role: str, contain
         "containers": [container],
         "volumes": [
             {"name": "spec", "configMap": {"name": facts.name}},
+            {"name": "attempt-secret", "secret": {"secretName": secret_name(facts), "defaultMode": _SECRET_MODE}},
             {"name": "tmp", "emptyDir": {"sizeLimit": options.tmp_size}},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": options.shm_size}},
             *(_volume(name, volume) for name, volume in options.volumes.items()),
@@ -153,6 +159,7 @@ def _container(facts: JobFacts, options: KubernetesOptions, *, command: list[str
         },
         "volumeMounts": [
             {"name": "spec", "mountPath": _SPEC_FOLDER, "readOnly": True},
+            {"name": "attempt-secret", "mountPath": _SECRET_FOLDER, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
             {"name": "shm", "mountPath": "/dev/shm"},
         ],
@@ -172,7 +179,8 @@ def _downward_env() -> list[Json]:
 
 def _plain_env(values: dict[str, str]) -> list[Json]:
     # HOME is on the only writable path that every pod has.
-    env = {"HOME": "/tmp", "ZEPHON_SPEC_FILE": f"{_SPEC_FOLDER}/{specs.FILE}", **values}
+    files = {"ZEPHON_SPEC_FILE": f"{_SPEC_FOLDER}/{specs.FILE}", secret.GIVEN: f"{_SECRET_FOLDER}/{secret.FILE}"}
+    env = {"HOME": "/tmp", **files, **values}
     return [{"name": name, "value": env[name]} for name in sorted(env)]
 
 

@@ -1,6 +1,6 @@
 """A submit: the Job first, then what it owns. It is safe to repeat, and it is undone wherever it is cut off.
 
-    dry run on the server ─► Job ─► ConfigMap, Service, Deployment, ... owned by it     an error, Ctrl-C: the Job is deleted
+    dry run on the server ─► Job ─► Secret, ConfigMap, Service, ... owned by it     an error, Ctrl-C: the Job is deleted
 
 The name is fixed beforehand, and every object carries the submit's id: an object of this id is found again after a lost
 answer, one of another id is somebody else's.
@@ -15,7 +15,7 @@ from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes import names
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.errors import ClusterError, Conflict, NotFound
-from zephon.launch.backends.kubernetes.manifest import owned_by
+from zephon.launch.backends.kubernetes.manifest import owned_by, with_value
 
 
 def create_all(cluster: Cluster, documents: Sequence[Json], *, dry_run: bool) -> Json:
@@ -35,7 +35,8 @@ def create_all(cluster: Cluster, documents: Sequence[Json], *, dry_run: bool) ->
     try:
         created = created or create_once(cluster, job)
         for child in children:
-            create_once(cluster, owned_by(child, created))
+            child = owned_by(child, created)
+            create_once(cluster, with_value(child) if child["kind"] == "Secret" else child)
     except BaseException:  # Ctrl-C too
         _undo(cluster, job)
         raise
@@ -47,6 +48,8 @@ def create_once(cluster: Cluster, document: Json) -> Json:
     try:
         return cluster.create(document)
     except Conflict:
+        if document["kind"] == "Secret":  # its name is of this very submit, and nobody here may read it
+            return document
         if existing := ours(cluster, document):
             return existing  # the answer to an earlier try was lost
         raise

@@ -1,7 +1,7 @@
 """The commands that a supervisor takes at its control port: one connection a command, one JSON line each way.
 
-verb -> {"token": ..., "verb": "stop"}  or  {"token": ..., "verb": "rescale", "nodes": 4}
-verb <- {"ok": true}                    or  {"ok": false, "what": ..., "follows": ..., "remedy": ...}
+verb -> {"verb": "stop"}  or  {"verb": "rescale", "nodes": 4}
+verb <- {"ok": true}      or  {"ok": false, "what": ..., "follows": ..., "remedy": ...}
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ class Rescale:
 Command = Stop | Rescale
 
 
-def encode(command: Command, token: str) -> bytes:
+def encode(command: Command) -> bytes:
     """A command as a line."""
-    return json.dumps({"token": token, "verb": type(command).__name__.lower(), **dataclasses.asdict(command)}).encode() + b"\n"
+    return json.dumps({"verb": type(command).__name__.lower(), **dataclasses.asdict(command)}).encode() + b"\n"
 
 
-def decode(line: bytes) -> tuple[Command, str]:
-    """The command of a line, and its token.
+def decode(line: bytes) -> Command:
+    """The command of a line.
 
     Raises:
         ValueError: the line is not a command.
     """
     match json.loads(line):
-        case {"token": str(token), "verb": "stop"}:
-            return Stop(), token
-        case {"token": str(token), "verb": "rescale", "nodes": int(nodes)}:
-            return Rescale(nodes), token
+        case {"verb": "stop"}:
+            return Stop()
+        case {"verb": "rescale", "nodes": int(nodes)}:
+            return Rescale(nodes)
     raise ValueError(f"not a command: {line[:100]!r}")
 
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 
+from zephon.agent.channel import NotAuthentic, connect
 from zephon.errors import ConfigError
 from zephon.exits import Exit
 from zephon.launch.backends.local.commands import Command, check_reply, encode
@@ -16,6 +17,7 @@ from zephon.run import state as files
 from zephon.run.attempt import attempt_directory
 from zephon.run.directory import RunDir
 from zephon.run.lease import LEASE_S, read_lease
+from zephon.run.secret import find_secret
 from zephon.run.state import AttemptState
 from zephon.run.supervisor_files import read_control_port, supervisor_lives
 
@@ -67,15 +69,23 @@ def send_command(rundir: RunDir, attempt: int, command: Command) -> None:
             f"attempt {attempt} of {rundir.url} does not run",
             remedy="look at `status`; `resume` starts the run again",
         )
-    control = read_control_port(rundir, attempt)
-    if control is None:
+    control, secret = read_control_port(rundir, attempt), find_secret(rundir, attempt)
+    if control is None or secret is None:
         raise ConfigError(
             f"attempt {attempt} of {rundir.url} takes no commands here: it runs on another machine, or has just been started",
             remedy="give the command on the machine that `status` names in its lease, or again in a moment",
         )
-    with socket.create_connection(("127.0.0.1", control.port), timeout=_TIMEOUT_S) as link:
-        link.sendall(encode(command, control.token))
-        check_reply(link.makefile("rb").readline())
+    reply = b""
+    with (
+        contextlib.suppress(NotAuthentic),  # it has ended, and another program may have its port
+        socket.create_connection(("127.0.0.1", control.port), timeout=_TIMEOUT_S) as link,
+    ):
+        ours, theirs = connect(link, secret, "control")
+        link.settimeout(_TIMEOUT_S)
+        link.sendall(ours.seal(encode(command)))
+        if sealed := link.makefile("rb").readline():
+            reply = theirs.open(sealed)
+    check_reply(reply)
 
 
 def end_leftovers(app_id: str) -> int:

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import secrets
 import signal
 import sys
 import time
@@ -23,6 +22,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from zephon.agent.door import Channel, Door
 from zephon.agent.entry import modules_for
 from zephon.agent.forkserver import ForkServer
 from zephon.agent.stage_runner import StageRunner
@@ -37,12 +37,15 @@ from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.run.events import EventLog
 from zephon.run.lease import RENEW_S, Lease
+from zephon.run.secret import forget_secret, make_secret
 from zephon.run.specs import read_spec
 from zephon.run.state import AttemptState, Counts, Resized, State, ended_as, write_state
 from zephon.run.supervisor_files import ControlPort, LocalRequest, hold_supervisor_lock, read_request, write_control_port
 from zephon.stages.record import record_training
 from zephon.stages.stage import TRAIN, Stage, stages_of
 from zephon.stages.walk import StageEnd, Walk
+
+_COMMAND_S = 5.0
 
 
 class Supervisor:
@@ -56,7 +59,6 @@ class Supervisor:
         self.events = EventLog(self.rundir, request.attempt, "supervisor")
         self.lease = Lease(self.rundir, holder=request.app_id, token=request.lease)
         self.training = Training(self.rundir, request.attempt, self.spec, target=request.nodes)
-        self.token = secrets.token_hex(16)
         self.state: State = "STARTING"
         self.message = ""
         self.status: int | None = None
@@ -73,6 +75,9 @@ class Supervisor:
             ConfigError: another process holds the run.
         """
         self.lease.take()
+        if sys.platform.startswith("linux"):
+            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # all nodes are on this machine: no port for any other
+                os.environ.setdefault(name, "lo")
         log = str(self.logs / "forkserver.log")
         self._server = ForkServer.fork([*modules_for(self.request.worker), "zephon.agent.entry"], log=log)
         try:
@@ -94,9 +99,9 @@ class Supervisor:
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self.stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        control = await asyncio.start_server(self._control, "127.0.0.1", 0)
-        port: int = control.sockets[0].getsockname()[1]
-        write_control_port(self.rundir, self.request.attempt, ControlPort(port, self.token))
+        control = Door("control", self._control)
+        await control.open("127.0.0.1", 0, make_secret(self.rundir, self.request.attempt))
+        write_control_port(self.rundir, self.request.attempt, ControlPort(control.port))
         self.events.write("supervisor_started", pid=os.getpid(), nodes=self.nodes.target)
         self._write("STARTING", "importing")
         self._keeping = asyncio.ensure_future(self._keep())
@@ -104,6 +109,7 @@ class Supervisor:
         await _cancelled(self._keeping)
         control.close()
         self._server.close()
+        forget_secret(self.rundir, self.request.attempt)
         hand_in_logs(self.rundir, self.request.attempt)
         self.lease.release()  # before the end is written: its reader may start the run again at once
         self._write(ended_as(finish.status), finish.cause, finish.status)
@@ -223,21 +229,20 @@ class Supervisor:
         members = self.training.membership
         return members.active and members.rerendezvous is None and len(members.members) == self.nodes.target
 
-    async def _control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _control(self, connection: Channel) -> None:
         """Carries out the one command of a connection."""
         try:
-            command, token = decode(await asyncio.wait_for(reader.readline(), 5.0))
-            writer.write(encode_reply(self._carry_out_command(command, token)))
-            await writer.drain()
+            async with asyncio.timeout(_COMMAND_S):
+                command = decode(await connection.receive())
+                connection.send(encode_reply(self._carry_out_command(command)))
+                await connection.drain()
         except (TimeoutError, ValueError, TypeError, ConnectionError):
             pass  # a stray or broken connection changes nothing
         finally:
-            writer.close()
+            connection.close()
 
-    def _carry_out_command(self, command: Command, token: str) -> ZephonError | None:
+    def _carry_out_command(self, command: Command) -> ZephonError | None:
         """The error with which the command is refused, if it is."""
-        if not secrets.compare_digest(token, self.token):
-            return ConfigError("wrong token", follows="a stranger could stop the run", remedy="use the zephon verbs")
         try:
             if isinstance(command, Stop):
                 self.stop()
