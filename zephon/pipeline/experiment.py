@@ -51,7 +51,7 @@ def datasets_of(spec: RunSpec) -> list[Dataset]:
     ]
 
 
-def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> Pipeline:
+def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int, drop_last: bool = True) -> Pipeline:
     """The evaluation's text for one rank: every document once, in stored order, each dataset in proportion to its size."""
     if not spec.trainer.eval_data:
         raise ConfigError(
@@ -74,7 +74,7 @@ def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_s
         _options(Pipeline(source), spec, dp_rank, dp_size)
         .tokenize(tokenizer, field=_field(data), special_tokens=spec.tokenizer.special_tokens)
         .pack_flat(context_length=spec.pipeline.context_length)
-        .batch(spec.trainer.microbatch_size)
+        .batch(spec.trainer.microbatch_size, drop_last=drop_last)
     )
 
 

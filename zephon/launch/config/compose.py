@@ -125,6 +125,20 @@ def option(group: str, name: str, config_dir: str | None) -> dict[str, object]:
     return _plain(_mapping(next(path for path in files if path.is_file())))
 
 
+def experiment_fields(conf: str, config_dir: str | None = None) -> dict[str, object]:
+    """What an experiment's own file says, without composing anything; ``defaults`` is the list of its choices.
+
+    Raises:
+        ConfigError: there is no such experiment, or its file is no mapping.
+    """
+    if not is_file(conf):
+        return option(_GROUP, conf, config_dir)
+    path = Path(conf).expanduser()
+    if not path.is_file():
+        raise _no_such_file(path)
+    return _plain(_mapping(path))
+
+
 def _experiment(
     overrides: list[Override], groups: Mapping[str, Sequence[str]], config_dir: str | None
 ) -> tuple[str | None, str | None]:
@@ -156,16 +170,20 @@ def _experiment(
 def _load_user_file(path: Path) -> str:
     """Puts a file among the experiments, in memory."""
     if not path.is_file():
-        raise ConfigError(
-            f"conf={path}: the file does not exist",
-            remedy="check the path; a packaged experiment is named without .yaml, for example conf=exp1",
-        )
+        raise _no_such_file(path)
     node = _mapping(path)
     for key in leaves(node):
         if key != "defaults" and not key.startswith(("defaults.", "hydra.")):
             _known(key, path)
     ConfigStore.instance().store(group=_GROUP, name=_USER, node=node, package="_global_", provider=str(path))
     return _USER
+
+
+def _no_such_file(path: Path) -> ConfigError:
+    return ConfigError(
+        f"conf={path}: the file does not exist",
+        remedy="check the path; a packaged experiment is named without .yaml, for example conf=exp1",
+    )
 
 
 def _mapping(path: Path) -> DictConfig:
