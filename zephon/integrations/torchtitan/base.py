@@ -19,16 +19,16 @@ class StandIn:
     class Config:
         """Plain fields."""
 
-        _owner: ClassVar[Any] = None
+        owner: ClassVar[Any] = None
 
         def build(self, **numbers: Any) -> Any:
             """The loader of this Config, for the numbers that the trainer knows."""
-            return self._owner(config=dataclasses.replace(self), **numbers)
+            return self.owner(config=dataclasses.replace(self), **numbers)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "Config" in cls.__dict__:
-            cls.Config._owner = cls
+            cls.Config.owner = cls
 
 
 def _base() -> Any:

@@ -204,17 +204,17 @@ def _measured_once(loader: ZephonDataLoader) -> Counts:
 
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return loader.measure()
-    told: list[Counts | ZephonError | None] = [None]
+    outcome: list[Counts | ZephonError | None] = [None]
     if dist.get_rank() == 0:
         try:
-            told[0] = dict(loader.measure())
+            outcome[0] = dict(loader.measure())
         except ZephonError as error:
-            told[0] = error
-    dist.broadcast_object_list(told, src=0)
-    if isinstance(told[0], ZephonError):
-        raise told[0]
-    assert told[0] is not None
-    return told[0]
+            outcome[0] = error
+    dist.broadcast_object_list(outcome, src=0)
+    if isinstance(outcome[0], ZephonError):
+        raise outcome[0]
+    assert outcome[0] is not None
+    return outcome[0]
 
 
 def _refuse_data_of_torchtitan(config: object) -> None:

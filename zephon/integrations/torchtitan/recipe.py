@@ -109,15 +109,15 @@ def _of_function(recipe: str, wanted: Wanted, held_out: bool) -> Pipeline:
 def _function(recipe: str) -> Callable[..., object]:
     module, _, name = recipe.partition(":")
     try:
-        found: object = getattr(importlib.import_module(module), name)
+        function: object = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"--dataloader.recipe {recipe!r}: {error}",
             remedy="give package.module:function, with its package on PYTHONPATH",
         ) from error
-    if not callable(found):
+    if not callable(function):
         raise ConfigError(f"--dataloader.recipe {recipe!r} is no function", remedy="name a function that returns a Pipeline")
-    return found
+    return function
 
 
 def _of_experiment(recipe: str, wanted: Wanted, held_out: bool) -> Pipeline:

@@ -6,7 +6,9 @@ The ledger is ``ledger.jsonl`` in ``--dump_folder``: `zephon verify A B` compare
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,14 +90,17 @@ class ZephonTrainer(Trainer):  # type: ignore[misc]
         self.ntokens_seen = self.step * training.global_batch_size * training.seq_len // (mesh.size() if mesh else 1)
 
     def _check_checkpoint(self) -> None:
-        config = self.config.checkpoint
-        step = config.load_step if config.load_step != -1 else self.checkpointer._find_load_step()
-        if step <= 0 or self.config.dataloader.fork:
-            return
-        folder = os.path.join(self.checkpointer.folder, f"step-{step}")
-        if os.path.isdir(folder):
+        folder = _checkpoint(self.checkpointer.folder, self.config.checkpoint.load_step)
+        if folder is not None and not self.config.dataloader.fork:
             keys = FileSystemReader(folder).read_metadata().state_dict_metadata
             check_saved(keys, lanes=self.dataloader.lanes, where=folder)
+
+
+def _checkpoint(folder: str, step: int) -> str | None:
+    """The checkpoint that TorchTitan will load: of this step, or with -1 the newest; None where there is none on this disk."""
+    steps = [int(match[1]) for file in glob.glob(f"{folder}/step-*/.metadata") if (match := re.search(r"step-(\d+)/", file))]
+    wanted = step if step != -1 else max(steps, default=0)
+    return f"{folder}/step-{wanted}" if wanted and wanted in steps else None
 
 
 def with_zephon(config: Trainer.Config, **loader: Any) -> ZephonTrainer.Config:
