@@ -26,11 +26,7 @@ def tokenized(**options: Any) -> Pipeline:
 
 
 def packed(seq_len: int, infinite: bool = True) -> Pipeline:
-    return (
-        Pipeline(source(infinite=infinite))
-        .tokenize(tokenizer_id="bytes", field="text")
-        .pack_flat(seq_len + 1, algorithm="wrap")
-    )
+    return Pipeline(source(infinite=infinite)).tokenize(tokenizer_id="bytes", field="text").pack_flat(context_length=seq_len)
 
 
 def shuffled(seq_len: int, infinite: bool) -> Pipeline:
@@ -38,7 +34,7 @@ def shuffled(seq_len: int, infinite: bool) -> Pipeline:
 
 
 def with_their_tokenizer(tokenizer: Tokenizer | None, seq_len: int) -> Pipeline:
-    return Pipeline(source()).tokenize(tokenizer, field="text").pack_flat(seq_len + 1, algorithm="wrap")
+    return Pipeline(source()).tokenize(tokenizer, field="text").pack_flat(context_length=seq_len)
 
 
 def with_lanes(seq_len: int) -> Pipeline:
@@ -46,12 +42,7 @@ def with_lanes(seq_len: int) -> Pipeline:
 
 
 def another_seed(seq_len: int) -> Pipeline:
-    return (
-        Pipeline(source(seed=7))
-        .tokenize(tokenizer_id="bytes", field="text")
-        .pack_flat(seq_len + 1, algorithm="wrap")
-        .shuffle(8)
-    )
+    return Pipeline(source(seed=7)).tokenize(tokenizer_id="bytes", field="text").pack_flat(context_length=seq_len).shuffle(8)
 
 
 def with_batch(seq_len: int) -> Pipeline:

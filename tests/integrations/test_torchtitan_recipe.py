@@ -58,7 +58,7 @@ def test_a_recipe_may_name_the_lanes_itself() -> None:
 def test_an_experiments_file_gives_the_same_global_batches_as_its_own_trainer(tmp_path: Path) -> None:
     file = experiment(tmp_path)
     given = ["global_batch_size=16", "trainer.steps=9"]
-    spec = compose([f"conf={file}", *given, f"pipeline.context_length={_length()}"]).spec
+    spec = compose([f"conf={file}", *given, f"pipeline.context_length={SEQ}"]).spec
     own = pipeline(spec, load_tokenizer("bytes"), dp_rank=0, dp_size=1)
     loaders = [build(4, rank, recipe=file) for rank in range(4)]
     got = global_batches(loaders, 3)
@@ -104,8 +104,3 @@ def test_without_torchtitan_the_trainer_says_what_to_install() -> None:
             torchtitan.ZephonTrainer  # noqa: B018
     else:
         assert torchtitan.ZephonTrainer.__name__ == "ZephonTrainer"
-
-
-def _length() -> int:
-    """Of a row of the experiment, in its own words."""
-    return SEQ + 1

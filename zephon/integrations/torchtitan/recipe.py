@@ -70,7 +70,7 @@ def load_recipe(recipe: str, wanted: Wanted, *, held_out: bool = False) -> Pipel
         raise ConfigError(
             f"recipe {recipe!r} packs rows of {packed} tokens, --training.seq_len is {wanted.seq_len}",
             follows="the model would train on another context length than its configuration says",
-            remedy=f"pack rows of seq_len + 1 = {wanted.seq_len + 1} tokens, so that inputs and labels both have seq_len",
+            remedy=f"write pack_flat(context_length={wanted.seq_len}), or pipeline.context_length={wanted.seq_len}",
         )
     if wanted.infinite == (built.definition.finite_bytes is not None):
         raise ConfigError(
@@ -122,7 +122,7 @@ def _function(recipe: str) -> Callable[..., object]:
 
 def _of_experiment(recipe: str, wanted: Wanted, held_out: bool) -> Pipeline:
     fields = experiment_fields(recipe)
-    missing = {"global_batch_size": wanted.global_batch_size, "pipeline.context_length": wanted.seq_len + 1, "trainer.steps": 1}
+    missing = {"global_batch_size": wanted.global_batch_size, "pipeline.context_length": wanted.seq_len, "trainer.steps": 1}
     given = [f"{key}={value}" for key, value in missing.items() if _at(fields, key) is None]
     spec = compose([f"conf={recipe}", *given]).spec
     size = _same("global_batch_size", "--training.global_batch_size", spec.global_batch_size, wanted.global_batch_size)
