@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.launch.written import Written
 from zephon.errors import ConfigError
 from zephon.launch import start as session
-from zephon.launch.cli.display import one_line, panel
+from zephon.launch.cli.display import one_line
 from zephon.launch.cli.main import main
 from zephon.launch.cli.views import status_table
 from zephon.launch.status import find_run, status_of
@@ -120,12 +120,21 @@ def test_the_time_left_is_shown_from_what_the_trainer_writes(written: Written, c
     for step, seconds in enumerate((50.0, 3.0, 3.0)):
         rank_0.write(
             step,
-            {"loss": 2.5, "tokens_per_s": 10.0, "digest": "ab", "world_size": 2, "generation": 1, "seconds": {"step": seconds}},
+            {
+                "loss": 2.5,
+                "tokens_per_s": 10.0,
+                "lr": 1e-3,
+                "digest": "ab",
+                "world_size": 2,
+                "generation": 1,
+                "seconds": {"step": seconds},
+            },
         )
     rank_0.close()
     status = status_of(written.rundir)
     assert (status.step, status.eta_s) == (3, 97 * 3.0)
-    console = Console(width=200)
-    console.print(panel(status))
-    console.print(status_table(status))
-    assert capsys.readouterr().out.count("4 min 51 s left") == 2
+    assert "  4:51 left  " in one_line(status)
+    assert "  3 s/step  " in one_line(status)
+    assert "  lr 1.00e-03  " in one_line(status)
+    Console(width=200).print(status_table(status))
+    assert "4 min 51 s left" in capsys.readouterr().out

@@ -37,7 +37,9 @@ class RunStatus:
             DONE, STOPPED, FAILED, GONE; UNKNOWN (the cluster does not say) or ELSEWHERE (another cluster
             has it): see run/state.py.
         step, steps: optimizer steps done and wanted.
-        eta_s: seconds left at the present speed, when it is known.
+        eta_s, pace_s: seconds left at the present speed, and seconds per step, where they are known.
+        lr: learning rate of the newest step.
+        event, event_age_s: what happened last in the attempt, in words, and how long ago.
         checkpoint, checkpoint_age_s: step and age of the newest complete checkpoint.
         notes: what else the cluster says of the attempt now, a sentence each.
         error: what ended or last disturbed the run; in a loss, what happened to its victim.
@@ -58,6 +60,10 @@ class RunStatus:
     loss: float | None = None
     tokens_per_s: float | None = None
     eta_s: float | None = None
+    pace_s: float | None = None
+    lr: float | None = None
+    event: str = ""
+    event_age_s: float | None = None
     digest: str = ""
     world_size: int = 0
     nodes: int = 0
@@ -131,6 +137,10 @@ def status_of(rundir: RunDir, *, now: float | None = None, events: EventReader |
         loss=progress.loss,
         tokens_per_s=progress.tokens_per_s,
         eta_s=progress.left_s if age is not None else None,
+        pace_s=progress.pace_s if age is not None else None,
+        lr=progress.lr,
+        event=happened[-1].kind.replace("_", " ") if happened else "",
+        event_age_s=now - happened[-1].time if happened else None,
         digest=progress.digest,
         world_size=progress.world_size,
         nodes=len(state.members),

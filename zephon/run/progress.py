@@ -22,7 +22,7 @@ class Progress:
         recorded: steps that the ledger had then.
         step_s: seconds that this step took.
         pace_s: seconds per step, as the mean of the newest steps.
-        loss, tokens_per_s, digest: of this step.
+        loss, tokens_per_s, lr, digest: of this step.
     """
 
     step: int
@@ -36,6 +36,7 @@ class Progress:
     pace_s: float | None = None
     loss: float | None = None
     tokens_per_s: float | None = None
+    lr: float | None = None
     digest: str = ""
 
     @property

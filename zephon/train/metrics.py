@@ -92,6 +92,7 @@ class ProgressFile:
             pace_s=sum(self._seconds) / len(self._seconds),
             loss=values["loss"],
             tokens_per_s=values["tokens_per_s"],
+            lr=values["lr"],
             digest=values["digest"],
         )
         if time.monotonic() - self._written >= self._interval:

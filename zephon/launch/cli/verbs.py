@@ -20,12 +20,12 @@ from zephon.launch.cli.display import follow, one_line
 from zephon.launch.cli.grammar import DEFAULT_RUNS
 from zephon.launch.cli.plan import config_text
 from zephon.launch.cli.views import run_of
-from zephon.launch.cli.wording import resize_text
+from zephon.launch.cli.wording import duration, resize_text
 from zephon.launch.config.compose import Composed, compose
 from zephon.launch.job import DEFAULT_WORKER
 from zephon.launch.status import LIVE, RunStatus, find_run, records_dir, run_names, status_of
 from zephon.run.contract_file import read_contract
-from zephon.run.directory import RunDir
+from zephon.run.directory import TENSORBOARD, RunDir
 from zephon.run.specs import newest_spec
 
 _CLUSTER_POLL_S = 1.0
@@ -44,14 +44,15 @@ def run(arguments: Arguments, console: Console) -> int:
     rundir = launcher.rundir_of(composed.spec)
     if arguments.fork is None and rundir.attempts() and (status := status_of(rundir)).live:
         return _converge(composed, rundir, status, arguments, console)
-    started = launcher.start(
-        composed.spec,
-        overrides=composed.overrides,
-        choices=composed.choices,
-        allow=arguments.allow,
-        fork=arguments.fork,
-        worker=arguments.worker or DEFAULT_WORKER,
-    )
+    with console.status("looking at data, tokenizer and space ..."):
+        started = launcher.start(
+            composed.spec,
+            overrides=composed.overrides,
+            choices=composed.choices,
+            allow=arguments.allow,
+            fork=arguments.fork,
+            worker=arguments.worker or DEFAULT_WORKER,
+        )
     return _after_start(started, arguments, console)
 
 
@@ -105,7 +106,9 @@ def _follow(rundir: RunDir, arguments: Arguments, console: Console) -> int:
             see, follow_logs, end = (_command(verb, rundir.url) for verb in ("status", "logs -f", "stop"))
             console.print(f"the run goes on; follow it again with: {see} or {follow_logs}; end it with: {end}", highlight=False)
             return Exit.INTERRUPTED
-        console.print("finishing the step and saving (Ctrl-C again leaves; the drain goes on) ...", highlight=False)
+        begun = status_of(rundir).progress_age_s is not None
+        doing = "finishing the step and saving" if begun else "stopping; no step was made, so there is nothing to save"
+        console.print(f"{doing} (Ctrl-C again leaves; the stop goes on) ...", highlight=False)
         control.stop(rundir, wait_s=0)
         status = follow(rundir, console=console)
     return report_end(status, console, again=arguments.line)
@@ -118,7 +121,7 @@ def report_end(status: RunStatus, console: Console, *, again: str = "") -> int:
         again: what was typed to start it. Before the first step there is nothing to resume from: it is typed again.
     """
     if status.state == "DONE":
-        console.print(f"done: {status.step} steps, last digest {status.digest[:16]}", highlight=False)
+        _print_done(status, console)
         return 0
     if status.state == "STOPPED":
         saved = status.checkpoint or 0
@@ -141,6 +144,25 @@ def report_end(status: RunStatus, console: Console, *, again: str = "") -> int:
     go_on = again if again and not status.step else _command("resume", status.url)
     error.print(f"  logs: {_command('logs', status.url)}   go on with: {go_on}", highlight=False)
     return status.status or Exit.FAILED
+
+
+def _print_done(status: RunStatus, console: Console) -> None:
+    """What was done in which time, where it lies, how to look at it and how to take the weights out."""
+    took = f" in {duration(status.took_s)}" if status.took_s is not None else ""
+    kept = "no checkpoint" if status.checkpoint is None else f"the last checkpoint is of step {status.checkpoint}"
+    see, logs = _command("status", status.url), _command("logs", status.url)
+    rundir = RunDir(status.url)
+    lines = [
+        f"done: {status.step} steps{took}, last digest {status.digest[:16]}",
+        f"  run:     {status.url}, {kept}",
+        f"  look:    {see}, {logs}",
+    ]
+    if rundir.exists(TENSORBOARD):
+        lines.append(f"  curves:  tensorboard --logdir {rundir.path(TENSORBOARD)}")
+    if status.checkpoint is not None:
+        lines.append(f"  export:  python -m zephon.train.hf --run {status.url} --out DIR")
+    for line in lines:
+        console.print(line, highlight=False)
 
 
 def _command(verb: str, url: str) -> str:

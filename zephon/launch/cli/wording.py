@@ -29,6 +29,13 @@ def resize_text(resize: Resized) -> str:
     )
 
 
+def clock(seconds: float | None) -> str:
+    """Seconds as ``0:42``, ``3:05`` or ``2:10:00``: for a line that is written again and again."""
+    whole = round(seconds or 0.0)
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
 def duration(seconds: float | None) -> str:
     """Seconds as ``42 s``, ``3 min 05 s`` or ``2 h 10 min``."""
     if seconds is None:
