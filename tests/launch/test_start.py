@@ -271,3 +271,12 @@ def test_a_worker_that_cannot_be_imported_is_refused_with_the_log(toy: Maker) ->
     with pytest.raises(ConfigError, match=r"worker module 'no\.such\.module' was not found"):
         session.start(run.spec, worker="no.such.module")
     assert read_lease(run.rundir) is None
+
+
+def test_a_stop_while_nodes_still_import_is_at_once_and_leaves_nothing_running(toy: Maker) -> None:
+    run = toy(nodes=2, steps=LONG, step_s=0.05).start()
+    began = time.monotonic()
+    status = control.stop(run.rundir)
+    assert time.monotonic() - began < 5.0, "less than importing torch takes with other tests beside it"
+    assert (status.state, status.step) == ("STOPPED", 0)
+    assert not processes_of(run.rundir)

@@ -84,7 +84,7 @@ def one_line(status: RunStatus) -> str:
 
 
 def live_parts(status: RunStatus, *, now: float) -> Sequence[Text]:
-    """The same for a terminal, the most important first; what does not fit is left out from behind."""
+    """The same for a terminal, the most important first; what does not fit is skipped from behind."""
     state = Text(status.state, style=f"bold {_STYLES.get(status.state, 'cyan')}")
     if status.state in _WAITING:
         spinner = Text(_SPINNER[int(now * 8) % len(_SPINNER)] + " ")

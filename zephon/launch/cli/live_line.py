@@ -48,7 +48,7 @@ class LiveLine:
 
 
 def fitted(parts: Sequence[Text], width: int) -> Text:
-    """The parts that fit, in their order; one that does not fit is left out, and the first is cut where it must be."""
+    """The parts that fit, in their order; one that does not fit is skipped, and the first is cut where it must be."""
     line = parts[0].copy()
     line.truncate(width, overflow="ellipsis")
     for part in parts[1:]:

@@ -51,7 +51,7 @@ class Nodes:
     def __init__(self, request: LocalRequest, spec: RunSpec, events: EventLog, logs: Path) -> None:
         self.request, self.spec, self.events, self.logs = request, spec, events, logs
         self.target = request.nodes
-        self.stopping = False
+        self.stopping = self.at_once = False
         self._there: dict[int, NodeProcess] = {}
         self._incarnations: dict[int, int] = {}
         self._quick = 0
@@ -73,9 +73,13 @@ class Nodes:
         """Process by node, None where it has not been forked yet."""
         return {node.name: self._server.pids.get(node.handle) for node in self._there.values()}
 
-    def stop(self) -> None:
-        """Asks every agent to drain and leave; ``watch`` kills those that have not left in time."""
-        self.stopping = True
+    def stop(self, *, at_once: bool) -> None:
+        """Asks every agent to drain and leave; ``watch`` kills those that have not left in time.
+
+        Args:
+            at_once: nothing trains, so there is nothing to wait for: ``end`` kills what has not left.
+        """
+        self.stopping, self.at_once = True, at_once
         self._kill_at = time.monotonic() + self.spec.elastic.drain_s + _KILL_MARGIN_S
         for node in self._there.values():
             self._leave(node)

@@ -156,7 +156,7 @@ class Supervisor:
         deciding = asyncio.ensure_future(self.training.run())
         self.nodes.begin(self._server, self.training)
         self._write("RUNNING")
-        while not deciding.done() and (self.nodes or not self.nodes.stopping):
+        while not deciding.done() and (self.nodes or not self.nodes.stopping) and not self.nodes.at_once:
             self._must_end()
             self.nodes.watch()
             self._write_changes()
@@ -180,11 +180,14 @@ class Supervisor:
             await asyncio.sleep(RENEW_S)
 
     def stop(self) -> None:
-        """Drains: every agent is asked to leave; one that has not left in time is killed."""
+        """Drains: every agent is asked to leave; one that has not left in time is killed.
+
+        Where no generation is formed nothing trains, and a node that still imports would not hear of it for seconds.
+        """
         if self.nodes.stopping:
             return
         self.events.write("stop")
-        self.nodes.stop()
+        self.nodes.stop(at_once=not self.training.membership.active)
         self._write("DRAINING", "stop was asked for")
 
     def rescale(self, nodes: int) -> None:
