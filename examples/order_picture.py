@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource, TokenEstimation
 from zephon.cursor import Cursor
+from zephon.types import Sampled
 
 LANES, BATCH, FLUSH, CHUNKS, SAVED_AFTER = 2, 4, 3, 9, 2
 SIZES = {"web": 9, "code": 4}
@@ -37,7 +38,7 @@ def pipeline() -> Pipeline:
 
 def visits(source: StaticMixtureWorkSource) -> list[list[tuple[str, int]]]:
     """(dataset, chunk) by lane and position."""
-    plan, names = source.plan(LANES, dict.fromkeys(SIZES, (1, 1))), list(SIZES)
+    plan, names = source.plan(LANES, dict.fromkeys(SIZES, Sampled(1, 1))), list(SIZES)
     orders = []
     for lane in range(LANES):
         chunks = [plan.chunk(lane, position) for position in range(CHUNKS)]

@@ -8,7 +8,7 @@ Ragged     a column of variable-length rows: flat values and offsets (token ids 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -169,12 +169,13 @@ def element(records: Sequence[Json] | None, fields: Mapping[str, Column], i: int
 
 
 class Dropped(NamedTuple):
-    """Documents that were dropped for one reason: int64 arrays of their addresses."""
+    """Documents that were dropped for one reason: int64 arrays of their addresses, and their tokens where they had any."""
 
     reason: str
     dataset: IntArray
     shard: IntArray
     row: IntArray
+    tokens: int = 0
 
     def __len__(self) -> int:
         return len(self.row)
@@ -188,11 +189,26 @@ class DropSummary:
         reason: op and rule, such as "map_transform: None" or "pack_flat: longer than max_length".
         count: documents.
         addresses: the first eight of them.
+        tokens: of all of them, where they were tokenized already.
     """
 
     reason: str
     count: int
     addresses: tuple[Address, ...]
+    tokens: int = 0
+
+
+ADDRESSES = 8  # of documents dropped for one reason in one step, as many as a batch names
+
+
+def sum_by_reason(parts: Iterable[DropSummary]) -> tuple[DropSummary, ...]:
+    """One entry for each reason, in order of reasons: counts added, the first eight addresses kept."""
+    sums: dict[str, DropSummary] = {}
+    for part in parts:
+        before = sums.get(part.reason, DropSummary(part.reason, 0, ()))
+        addresses = (*before.addresses, *part.addresses)[:ADDRESSES]
+        sums[part.reason] = DropSummary(part.reason, before.count + part.count, addresses, before.tokens + part.tokens)
+    return tuple(sums[reason] for reason in sorted(sums))
 
 
 @dataclasses.dataclass(slots=True)

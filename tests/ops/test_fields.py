@@ -156,3 +156,24 @@ def test_a_dotted_name_goes_inward_in_every_format(tmp_path: Path, fmt: str) -> 
         assert [bytes(np.asarray(batch.payload["input_ids"][0]).tolist()) for batch in made] == expected
     with pytest.raises(DataError, match=r"no field 'meta\.missing'"):
         list(pipeline(dataset).tokenize(tokenizer_id="bytes", field="meta.missing").batch(1))
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("field", ["content", "meta.body"])
+def test_a_field_renamed_at_reading_is_read_under_its_new_name_in_every_format(tmp_path: Path, fmt: str, field: str) -> None:
+    documents: list[Json] = [{"content": text, "meta": {"body": text}, "text": "no"} for text in ("ab", "cd")]
+    dataset = stored(tmp_path, fmt, documents)
+    made = (
+        pipeline(dataset.renamed({field: "text"})).tokenize(tokenizer_id="bytes", field="text", special_tokens="none").batch(1)
+    )
+    assert [bytes(np.asarray(batch.payload["input_ids"][0]).tolist()) for batch in made] == [b"ab", b"cd"]
+    assert dataset.renamed({field: "text"}).identity != dataset.identity
+
+
+@pytest.mark.parametrize("fmt", ["memory", "jsonl"])
+def test_a_document_without_the_renamed_field_is_an_error_that_names_both_names(tmp_path: Path, fmt: str) -> None:
+    documents: list[Json] = [{"content": "ab"}, {"text": "not this one"}]
+    dataset = stored(tmp_path, fmt, documents).renamed({"content": "text"})
+    with pytest.raises(DataError, match="no field 'text'") as caught:
+        list(pipeline(dataset).tokenize(tokenizer_id="bytes", field="text").batch(1))
+    assert "field 'content' is read as 'text'" in "".join(caught.value.__notes__)

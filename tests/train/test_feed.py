@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,8 +25,8 @@ from zephon.run.specs import read_spec
 from zephon.spec.experiment import ModelSpec, RunSpec
 from zephon.train.feed import PipelineFeed
 from zephon.train.model import Decoder, initialise
-from zephon.train.step import GlobalStep, agree, rank_report, sum_by_reason
-from zephon.types import Address, DropSummary
+from zephon.train.step import GlobalStep, agree, rank_report
+from zephon.types import Address, DropSummary, sum_by_reason
 
 STEPS = 6
 LONG = 7  # every so many documents one is too long for a row
@@ -92,6 +93,21 @@ def test_the_same_words_are_the_same_data_in_python_and_in_an_experiment(tmp_pat
         assert one.rows.input_ids.shape == other.rows.labels.shape == (16, 32)
     for feed in feeds:
         feed.close()
+
+
+def test_datasets_may_have_their_text_in_different_fields(tmp_path):
+    for name, field in (("a", "text"), ("b", "content"), ("c", "meta.body")):
+        texts = [f"{name} number {i} " * 5 for i in range(200)]
+        documents = [{"meta": {"body": text}} if field == "meta.body" else {field: text} for text in texts]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    fields = {"a": "text", "b": "content", "c": "meta.body"}
+    datasets = {name: {"path": str(tmp_path / f"{name}.jsonl"), "field": field} for name, field in fields.items()}
+    words = {"name": "fields", "global_batch_size": 8, "trainer": {"steps": 4}, "pipeline": {"context_length": 32}}
+    spec = RunSpec.from_dict({**words, "data": {"datasets": datasets, "chunk_bytes": 1024}, "tokenizer": {"id": "bytes"}})
+    built = pipeline(spec, load_tokenizer("bytes"), dp_rank=0, dp_size=1)
+    tokens = sum((Counter(batch.tokens) for batch in itertools.islice(built, 40)), Counter())
+    built.close()
+    assert all(tokens[name] for name in fields)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])

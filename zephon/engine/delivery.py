@@ -15,7 +15,7 @@ from zephon.engine.lane import Lane
 from zephon.engine.rows import RowSlice, gather, zero_weight
 from zephon.io import Dataset
 from zephon.ops.block import Block
-from zephon.types import Address, Column, Dropped, DropSummary, IntArray, Ragged
+from zephon.types import Address, Column, Dropped, DropSummary, IntArray, Ragged, sum_by_reason
 from zephon.world import Share, World
 
 
@@ -164,14 +164,14 @@ class Delivery:
         """By reason, with the first addresses."""
         if not dropped:
             return ()
-        by_reason: dict[str, tuple[int, tuple[Address, ...]]] = {}
+        summaries: list[DropSummary] = []
         for part in dropped:
-            count, addresses = by_reason.get(part.reason, (0, ()))
+            addresses: tuple[Address, ...] = ()
             if self.sources:
                 named = zip(part.dataset[:8].tolist(), part.shard[:8].tolist(), part.row[:8].tolist(), strict=True)
-                addresses = (*addresses, *(self.sources[d].address(s, r) for d, s, r in named if d >= 0))[:8]
-            by_reason[part.reason] = (count + len(part), addresses)
-        return tuple(DropSummary(reason, count, addresses) for reason, (count, addresses) in by_reason.items())
+                addresses = tuple(self.sources[d].address(s, r) for d, s, r in named if d >= 0)
+            summaries.append(DropSummary(part.reason, len(part), addresses, part.tokens))
+        return sum_by_reason(summaries)
 
 
 @functools.lru_cache(maxsize=1024)

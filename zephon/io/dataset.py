@@ -33,6 +33,7 @@ class Dataset:
         fs: the file system, or None for data in memory.
         memory: the in-memory shards themselves; empty for files.
         files: what stands for the real file behind each shard, whatever its name here; empty for data in memory.
+        renames: fields that get another name at reading, old to new.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Dataset:
     fs: FileSystem | None = None
     memory: tuple[InMemoryShard, ...] = ()
     files: tuple[Hashable, ...] = dataclasses.field(default=(), repr=False)
+    renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @staticmethod
     def from_path(name: str, path: str, *, fmt: str | None = None) -> Dataset:
@@ -117,6 +119,20 @@ class Dataset:
         sizes = np.array([shard.size for shard in filled.values()], np.int64)
         return Dataset(name, format_named("memory"), tuple(filled), sizes, memory=tuple(filled.values()))
 
+    def renamed(self, fields: Mapping[str, str]) -> Dataset:
+        """The same data, with fields under other names.
+
+        Args:
+            fields: old name, dotted for nested ones, to new name: ``{"content": "text"}``.
+        """
+        if len(set(fields.values())) < len(fields):
+            raise ConfigError(
+                f"dataset {self.name!r}: two fields would be renamed to one name, {dict(fields)}",
+                follows="one of them would hide the other",
+                remedy="give each a name of its own",
+            )
+        return dataclasses.replace(self, renames=dict(fields))
+
     @functools.cached_property
     def size(self) -> int:
         """Total size in the format's units."""
@@ -131,9 +147,10 @@ class Dataset:
 
     @functools.cached_property
     def identity(self) -> str:
-        """SHA-256 of format, shard names and sizes: what the plan is made from. The place of the data is not part of it."""
+        """SHA-256 of format, shard names, sizes and renamed fields. The place of the data is not part of it."""
         digest = hashlib.sha256(f"{self.format.name}\n".encode())
         lines = [f"{size} {shard}\n" for shard, size in zip(self.shards, self.sizes.tolist(), strict=True)]
+        lines += [f"renamed {old!r} {new!r}\n" for old, new in sorted(self.renames.items())]
         digest.update("".join(lines).encode())
         return digest.hexdigest()
 
@@ -157,7 +174,8 @@ class Dataset:
         """Writes the address of the document that an error is about, and ``more``, into its notes, where it has an address."""
         about = address_of(error)
         if about is not None:
-            error.add_note(f"address: {self.address(about.shard, about.row)}{more}")
+            renamed = "".join(f"; field {old!r} is read as {new!r}" for old, new in self.renames.items())
+            error.add_note(f"address: {self.address(about.shard, about.row)}{renamed}{more}")
 
     def path(self, shard: int) -> str:
         """Where the ``shard`` with this number lies."""

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from zephon.errors import ConfigError
+from zephon.io.field import column_of
 from zephon.ops.chat_inside import Crossing, ids_inside
 from zephon.ops.chat_parts import ChatPart, Unrenderable
-from zephon.ops.fields import bad_document, column_of, with_fields
+from zephon.ops.fields import bad_document, with_fields
 from zephon.ops.op import StageOp, free
 from zephon.ops.tokenize import REMEDY, MissingField, missing
 from zephon.ops.tokenizers import Tokenizer

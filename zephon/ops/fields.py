@@ -2,52 +2,14 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Sized
-from typing import Any, TypeGuard
+from collections.abc import Sized
+from typing import TypeGuard
 
 import numpy as np
 
 from zephon.errors import DataError, ErrorAddress, address_error
+from zephon.io.field import column_of
 from zephon.types import ALIGNED_FIELDS, TOKEN_FIELDS, Array, Column, Columns, Json, Ragged
-
-
-def column_of(columns: Columns, field: str) -> tuple[list[Any], Array | None]:
-    """The values of a field, one a document.
-
-    Returns:
-        (values, present): ``present`` is bool[n], or None when every document has the field.
-    """
-    if field in columns.fields:
-        return [columns.fields[field][i] for i in range(len(columns))], None
-    head, _, inner = field.partition(".")
-    if inner and head in columns.fields:
-        column = columns.fields[head]
-        return _inward((column[i] for i in range(len(columns))), inner)
-    if columns.records is None:
-        return [None] * len(columns), (np.zeros(len(columns), bool) if len(columns) else None)
-    if not inner:
-        try:
-            return list(map(operator.itemgetter(field), columns.records)), None
-        except KeyError:
-            pass
-    return _inward(columns.records, field)
-
-
-def _inward(documents: Iterable[object], field: str) -> tuple[list[object], Array | None]:
-    """The values at a dotted name inside documents, as `column_of` returns them."""
-    values: list[object] = []
-    present: list[bool] = []
-    for document in documents:
-        value, has_field = document, True
-        for name in [field] if isinstance(document, dict) and field in document else field.split("."):
-            has_field = isinstance(value, dict) and name in value
-            value = value[name] if isinstance(value, dict) and has_field else None
-            if not has_field:
-                break
-        values.append(value)
-        present.append(has_field)
-    return values, (None if all(present) else np.array(present))
 
 
 def put(record: Json, field: str, value: object) -> None:

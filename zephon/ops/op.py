@@ -111,7 +111,7 @@ class Counting:
     def drop(self, block: Block, rows: IntArray, reason: str) -> None:
         """Notes documents of a block as dropped; elements that are packed rows have no address and count as row -1."""
         if len(rows):
-            self.dropped.append(Dropped(reason, *addresses_of(block, rows)))
+            self.dropped.append(Dropped(reason, *addresses_of(block, rows), int(block.counts[rows].sum())))
 
 
 class Carrying(Accumulator, Protocol):

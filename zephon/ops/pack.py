@@ -108,7 +108,8 @@ class Pack(AccumulatorOp):
                 labels[dataset] = group
         return labels
 
-    def _length_filter(self) -> LengthFilter:
+    def length_filter(self) -> LengthFilter:
+        """Which documents are packed at all."""
         oversized = "error" if self.drop_oversized is False else "dropped"
         if self.algorithm not in WHOLE and not self.drop_oversized:
             oversized = "kept"
@@ -149,10 +150,10 @@ class PackFlat(Pack):
         count = max(groups) + 1
         if self.algorithm == "wrap":
             streams = [Wrap(self.max_length, pad, context.datasets) for _ in range(count)]
-            return CarryingRouter(self._length_filter(), token_lengths, groups, streams, context)
+            return CarryingRouter(self.length_filter(), token_lengths, groups, streams, context)
         pools = [Pool(self.max_length, pad, context.datasets) for _ in range(count)]
         packers = [Fitting(self._planner, pool, pool.rows) for pool in pools]
-        return Router(self._length_filter(), token_lengths, groups, packers, context)
+        return Router(self.length_filter(), token_lengths, groups, packers, context)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,7 +193,7 @@ class PackSequences(Pack):
         pools = [Pool(self.max_length, 0, context.datasets) for _ in range(max(groups) + 1)]
         packers = [Fitting(self._planner, pool, functools.partial(pool.groups, whole=self.pack_payloads)) for pool in pools]
         lengths = token_lengths if self.length_fn is None else self._measured
-        return Router(self._length_filter(), lengths, groups, packers, context)
+        return Router(self.length_filter(), lengths, groups, packers, context)
 
     def _measured(self, block: Block) -> IntArray:
         assert self.length_fn is not None

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from zephon.errors import ConfigError, DataError
-from zephon.ops.fields import bad_document, column_of, with_fields
+from zephon.io.field import column_of
+from zephon.ops.fields import bad_document, with_fields
 from zephon.ops.op import StageOp, free
 from zephon.ops.tokenizers import Tokenizer
 from zephon.spec.fields import OnError, Positive, SpecialTokens

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from zephon.errors import ConfigError, DataError
+from zephon.io.field import column_of
 from zephon.ops.block import Block, concatenate_filled
-from zephon.ops.fields import bad_document, column_of, extract_token_columns, mark, put, with_fields
+from zephon.ops.fields import bad_document, extract_token_columns, mark, put, with_fields
 from zephon.ops.functions import identity_of
 from zephon.ops.op import Accumulator, AccumulatorOp, Counting, LaneContext, StageOp, free
 from zephon.ops.records import SampleRecord, block_of, is_packed, metas, payloads, rows_of

@@ -13,6 +13,7 @@ from zephon.spec.experiment import DatasetSpec, DataSpec, EvalDatasetSpec, RunSp
 from zephon.spec.fields import OnError
 from zephon.work import StaticMixtureWorkSource, TokenEstimation
 
+Datasets = Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec]
 EVAL_CHUNK_BYTES = 16384  # at most; small, so that a small text reaches every lane
 
 
@@ -45,10 +46,7 @@ def pipeline(
 
 def datasets_of(spec: RunSpec) -> list[Dataset]:
     """Lists the experiment's datasets, in the spec's order."""
-    return [
-        dataset_named(f"data.datasets.{name}", name, dataset.path, dataset.format)
-        for name, dataset in spec.data.datasets.items()
-    ]
+    return _with_one_field("data.datasets", spec.data.datasets)
 
 
 def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int, drop_last: bool = True) -> Pipeline:
@@ -59,9 +57,7 @@ def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_s
             remedy="name held-out datasets: trainer.eval_data.NAME.path=..., or leave trainer.eval_every out",
         )
     data = spec.trainer.eval_data
-    datasets = [
-        dataset_named(f"trainer.eval_data.{name}", name, dataset.path, dataset.format) for name, dataset in data.items()
-    ]
+    datasets = _with_one_field("trainer.eval_data", data)
     share = min(dataset.size for dataset in datasets) // (4 * spec.lanes.count)
     source = StaticMixtureWorkSource(
         datasets,
@@ -100,12 +96,16 @@ def _on_error(data: DataSpec) -> OnError | dict[str, OnError]:
     return policies.pop() if len(policies) == 1 else by_dataset
 
 
-def _field(datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec]) -> str:
-    fields = sorted({dataset.field for dataset in datasets.values()})
-    if len(fields) > 1:
-        raise ConfigError(
-            f"the datasets have their text in different fields: {', '.join(fields)}",
-            follows="documents of some datasets would have no text",
-            remedy="use datasets with one field name",
-        )
-    return fields[0]
+def _field(datasets: Datasets) -> str:
+    """The field under which the text of all datasets is read: their own where they have one in common."""
+    fields = {dataset.field for dataset in datasets.values()}
+    return fields.pop() if len(fields) == 1 else "text"
+
+
+def _with_one_field(where: str, datasets: Datasets) -> list[Dataset]:
+    """The listed datasets; those whose text is in another field than `_field` get it renamed at reading."""
+    field, listed = _field(datasets), []
+    for name, dataset in datasets.items():
+        listing = dataset_named(f"{where}.{name}", name, dataset.path, dataset.format)
+        listed.append(listing if dataset.field == field else listing.renamed({dataset.field: field}))
+    return listed

@@ -13,6 +13,7 @@ from zephon.ops.op import Op
 from zephon.ops.shuffle import Shuffle
 from zephon.pipeline.definition import Definition
 from zephon.pipeline.options import Options
+from zephon.pipeline.validate import packing_drops
 
 DEFAULTS = Options()
 
@@ -87,6 +88,8 @@ def _graph(definition: Definition) -> list[str]:
     )
     if definition.options.isolated:
         lines.append("  all of this in one child process")
+    if dropped := packing_drops(definition):
+        lines.append(f"  {dropped}")
     return lines
 
 

@@ -22,6 +22,7 @@ from zephon.engine.running import Engine, Running
 from zephon.pipeline.agreed_end import AgreedEnd, agreed_end_of
 from zephon.pipeline.definition import Definition
 from zephon.pipeline.document_ops import DocumentOps
+from zephon.pipeline.drops import Drops
 from zephon.pipeline.explain import explain
 from zephon.pipeline.lane_ops import LaneOps
 from zephon.pipeline.ranks import confirm
@@ -47,6 +48,7 @@ class Pipeline(DocumentOps, LaneOps):
         super().__init__(source)
         self._state: RankState | None = None
         self._meters = Meters(tuple(self._definition.names))
+        self._drops = Drops(self._meters)
         self._iterator: _Iterator | None = None
         self._used_up: RankState | None = None  # where the data ended
         self._said_used_up = False
@@ -247,11 +249,14 @@ class Pipeline(DocumentOps, LaneOps):
             self._state = initial(self._definition)
         return self._state
 
-    def _received(self, state: RankState) -> None:
-        self._state = state
+    def _received(self, batch: SampleBatch) -> None:
+        self._state = batch.state
+        if batch.dropped:
+            self._drops.note(batch.dropped)
 
     def _ended(self) -> None:
         self._used_up = self._current()
+        self._drops.end()
 
     def _go_on(self, start: tuple[Definition, RankState]) -> Self:
         self.close()
@@ -269,7 +274,7 @@ class _Iterator(Iterator[SampleBatch]):
         self,
         engine: Engine,
         meters: Meters,
-        received: Callable[[RankState], None],
+        received: Callable[[SampleBatch], None],
         ended: Callable[[], None],
         agreed_end: AgreedEnd | None,
         *,
@@ -296,7 +301,7 @@ class _Iterator(Iterator[SampleBatch]):
                 self._ended()
                 raise StopIteration
             self._steps = batch.step + 1
-        self._received(batch.state)
+        self._received(batch)
         return batch
 
     def close(self) -> None:

@@ -87,7 +87,7 @@ def validate(definition: Definition, *, strict: bool = False) -> Validation:
         return Validation((_issue("config", error),))
     issues, samples = _shape(definition), []
     for index in range(len(program.datasets)):
-        of_dataset, columns = _through_stages(definition, program, index, strict=strict)
+        of_dataset, columns = through_stages(definition, program, index, strict=strict)
         issues += of_dataset
         samples.append(columns)
     if strict and all(issue.severity != "error" for issue in issues):
@@ -177,9 +177,7 @@ def _shape(definition: Definition) -> list[Issue]:
     return issues
 
 
-def _through_stages(
-    definition: Definition, program: Program, index: int, *, strict: bool
-) -> tuple[list[Issue], Columns | None]:
+def through_stages(definition: Definition, program: Program, index: int, *, strict: bool) -> tuple[list[Issue], Columns | None]:
     """Runs the sample of one dataset through the stages; with ``strict`` through each of them twice.
 
     Returns:
@@ -203,6 +201,29 @@ def _through_stages(
             return [*issues, _nondeterministic(name, f"on documents of dataset {dataset.name!r}")], None
         columns = result
     return [*issues, *_drop_issues(dataset.name, sampled, columns)], columns
+
+
+def packing_drops(definition: Definition) -> str | None:
+    """What packing drops of a sample of all datasets, in words; None where that is nothing or cannot be said."""
+    pack = next((op for op in definition.ops if isinstance(op, Pack)), None)
+    if pack is None:
+        return None
+    rule, program, lengths = pack.length_filter(), definition.program(), []
+    for index in range(len(program.datasets)):
+        columns = through_stages(definition, program, index, strict=False)[1]
+        ids = None if columns is None else columns.fields.get("input_ids")
+        if isinstance(ids, Ragged):
+            lengths.append(ids.lengths())
+    every = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
+    kept = every[rule.split(every)[0]]
+    if len(kept) == len(every):
+        return None
+    limits = f"longer than {rule.longest:,} tokens" if rule.oversized == "dropped" else ""
+    limits += " or " * bool(limits and rule.shortest > 1) + (f"shorter than {rule.shortest:,}" if rule.shortest > 1 else "")
+    return (
+        f"{rule.name} drops documents {limits}: of a sample, {len(every) - len(kept):,} of {len(every):,} documents "
+        f"with {1 - kept.sum() / max(1, every.sum()):.1%} of the tokens; wrap and best_fit_wrap split long ones instead"
+    )
 
 
 def _sample(definition: Definition, index: int) -> tuple[Columns, list[Issue]]:

@@ -17,8 +17,8 @@ from zephon.run.ledger import sequence_digest
 from zephon.spec.experiment import RunSpec
 from zephon.train.distributed import Membership
 from zephon.train.session import Job
-from zephon.train.step import StepBatch, TokenRows, concatenate, sum_by_reason
-from zephon.types import Counts, DropSummary
+from zephon.train.step import StepBatch, TokenRows, concatenate
+from zephon.types import Counts, DropSummary, sum_by_reason
 
 
 def job_for(

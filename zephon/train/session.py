@@ -36,8 +36,8 @@ from zephon.train.hf import start_from
 from zephon.train.metrics import Clock
 from zephon.train.model import Decoder, assign, initialise, parameter_count
 from zephon.train.schedule import learning_rate
-from zephon.train.step import Feed, GlobalStep, StepBatch, TokenRows, agree, nothing_to_train_on, rank_report, sum_by_reason
-from zephon.types import DropSummary
+from zephon.train.step import Feed, GlobalStep, StepBatch, TokenRows, agree, nothing_to_train_on, rank_report
+from zephon.types import DropSummary, sum_by_reason
 
 MAX_ROLLBACKS = 3
 

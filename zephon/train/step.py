@@ -9,7 +9,7 @@ in the same step, and every rank holds the loader state of every lane, also of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -20,9 +20,7 @@ from torch import Tensor
 from zephon.cursor import SavedState
 from zephon.errors import DataError, StateError, ZephonError
 from zephon.spec.experiment import RunSpec
-from zephon.types import IGNORE_INDEX, DropSummary
-
-ADDRESSES = 8  # of documents dropped for one reason in one step, as many as a batch names
+from zephon.types import IGNORE_INDEX, DropSummary, sum_by_reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,16 +197,6 @@ def agree(batch: StepBatch | None, reports: Sequence[RankReport]) -> GlobalStep 
         dropped=sum_by_reason(summary for report in reports for summary in report.dropped),
         drain=any(report.drain for report in reports),
     )
-
-
-def sum_by_reason(parts: Iterable[DropSummary]) -> tuple[DropSummary, ...]:
-    """One entry for each reason, in order of reasons: counts added, the first eight addresses kept."""
-    sums: dict[str, DropSummary] = {}
-    for part in parts:
-        before = sums.get(part.reason, DropSummary(part.reason, 0, ()))
-        addresses = (*before.addresses, *part.addresses)[:ADDRESSES]
-        sums[part.reason] = DropSummary(part.reason, before.count + part.count, addresses)
-    return tuple(sums[reason] for reason in sorted(sums))
 
 
 def concatenate(parts: Sequence[TokenRows]) -> TokenRows:
