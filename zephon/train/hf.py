@@ -20,7 +20,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from zephon.errors import ConfigError, StateError
+from zephon.errors import ConfigError, StateError, not_installed
 from zephon.run.checkpoints import complete_steps
 from zephon.run.directory import RunDir
 from zephon.run.specs import newest_spec
@@ -88,8 +88,10 @@ def export(run: RunDir, out: Path, *, step: int | None = None) -> Path:
     Raises:
         StateError: there is no complete checkpoint of that step.
     """
-    from safetensors.torch import save_file
-
+    try:
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise not_installed("writing weights for Hugging Face", "safetensors", "hf") from error
     steps = complete_steps(run)
     if not steps or (step is not None and step not in steps):
         raise StateError(
@@ -124,8 +126,10 @@ def start_from(module: nn.Module, folder: str) -> None:
     Raises:
         ConfigError: the folder is not there, lacks a tensor, or has one of another shape.
     """
-    from safetensors import safe_open
-
+    try:
+        from safetensors import safe_open
+    except ImportError as error:
+        raise not_installed("model.init_from", "safetensors", "hf") from error
     path = Path(folder)
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     file_of: dict[str, safe_open] = {}
