@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.agent.peers import Peers, assigned, until
+from tests.agent.peers import Peers, assigned, record_end, until
 from zephon.agent.link import Link
 from zephon.agent.messages import Exited, Finish, Leaving, Ready, RunStage, StageEnded, StageStarted, WithdrawStage
 from zephon.run.attempt_stages import read_attempt_stages
@@ -25,10 +25,6 @@ def done(link: Link, stage: str, token: int) -> None:
     link.send(StageEnded(token, "done", 0, f"stage {stage} is done"))
 
 
-def save_all_steps(rundir: RunDir) -> None:
-    rundir.write_json("checkpoints", f"step-{20:08d}", "COMPLETE", data={})
-
-
 def test_one_node_does_the_first_stage_all_train_and_one_does_the_last(peers: Peers) -> None:
     server = peers.serve(2, stages=STAGES)
     first, second = peers.link("n-0", server.training.port), peers.link("n-1", server.training.port)
@@ -40,6 +36,7 @@ def test_one_node_does_the_first_stage_all_train_and_one_does_the_last(peers: Pe
         link.send(Ready("x:1"))
     for link in (first, second):
         rank = assigned(link).rank
+        record_end(peers.rundir)
         link.send(Exited(1, {rank: 0}))
     until(lambda: states(peers.rundir)[1:] == ["done", "running"])
     last = read_attempt_stages(peers.rundir, 1)
@@ -108,7 +105,7 @@ def test_a_new_coordinator_goes_on_with_the_stage_that_runs(peers: Peers) -> Non
     port = server.training.port
     server.kill()
     link.send(StageEnded(1, "done", 0, "stage first is done"))
-    save_all_steps(peers.rundir)
+    record_end(peers.rundir)
     peers.serve(1, port=port, stages=STAGES)
     done(link, "last", 2)
     until(lambda: link.finished is not None)

@@ -46,6 +46,29 @@ class Clock:
         return self.members.decide(self.now)
 
 
+def test_workers_that_say_they_are_done_end_the_run_as_failed_when_its_files_do_not_say_so() -> None:
+    clock = Clock(target=2, record_s=60.0)
+    clock.ready("n-0", "n-1")
+    clock.members.note_missing("the ledger has 286 of 3000 steps")
+    assert clock.exited("n-0", status=0) == []
+    assert not clock.members.all_done()
+    assert clock.exited("n-1", status=0) == []
+    assert clock.members.all_done()
+    assert clock.pass_(59) == []
+    (finish,) = clock.pass_(2)
+    assert finish == Finish(1, "all workers ended with status 0, but the ledger has 286 of 3000 steps")
+
+
+def test_files_that_come_late_to_this_machine_are_waited_for() -> None:
+    clock = Clock(target=1)
+    clock.ready("n-0")
+    clock.members.note_missing("the newest complete checkpoint is of step 10 and the last step is 20")
+    assert clock.exited("n-0", status=0) == []
+    clock.members.note_missing("")
+    (finish,) = clock.pass_(1)
+    assert finish == Finish(0, "all steps are done")
+
+
 def crash(rank: int = 0, status: int = 1, time: float = 1.0) -> WorkerError:
     return WorkerError(time=time, rank=rank, node=f"n-{rank}", status=status, message="boom")
 

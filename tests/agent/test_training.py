@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from tests.agent.peers import Peers, assigned, until
+from tests.agent.peers import Peers, assigned, record_end, until
 from zephon.agent.channel import NONCE, PROOF, Handshake
 from zephon.agent.link import Link
-from zephon.agent.messages import Exited, Hello, Leaving, Ready, Rerendezvous, encode
+from zephon.agent.messages import Exited, Finish, Hello, Leaving, Ready, Rerendezvous, encode
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
 from zephon.run.generation import read_generation
@@ -60,6 +60,7 @@ def test_a_killed_coordinator_is_found_again_and_the_running_generation_goes_on(
     again = peers.serve(1, port=port)
     until(lambda: "n-0" in again.training.membership.nodes and again.training.server.connected())
     until(lambda: len(peers.events("node_hello")) == 2)
+    record_end(peers.rundir)
     link.send(Exited(1, {0: 0}))
     until(lambda: link.finished is not None)
     assert link.rerendezvous(1) is None, "workers were stopped though nothing was wrong with them"
@@ -169,11 +170,25 @@ def test_every_decision_is_an_event(peers: Peers) -> None:
     link = peers.link("n-0", server.training.port)
     link.send(Ready("x:1"))
     assigned(link)
+    record_end(peers.rundir)
     link.send(Exited(1, {0: 0}))
     until(lambda: link.finished is not None)
     kinds = [event.kind for event in read_events(peers.rundir)]
     assert kinds[:3] == ["node_hello", "node_ready", "generation"]
     assert "finish" in kinds
+
+
+def test_a_run_is_done_when_its_files_say_so_and_not_when_its_workers_do(peers: Peers) -> None:
+    server = peers.serve(1)
+    link = peers.link("n-0", server.training.port)
+    link.send(Ready("x:1"))
+    assigned(link)
+    link.send(Exited(1, {0: 0}))
+    until(lambda: server.training.membership.missing == "the ledger has 0 of 20 steps")
+    assert server.training.membership.finished is None
+    record_end(peers.rundir)
+    until(lambda: link.finished is not None)
+    assert link.finished == Finish(0, "all steps are done")
 
 
 def say(port: int, text: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """A tiny gloo worker that obeys the worker's contract: counts steps, drains on SIGTERM, saves, and tells by exit status.
 
-State is one integer in ``state.json`` below the run directory; ``toy.jsonl`` gets one line per step (step, world size,
-generation). ``ZEPHON_TOY`` holds JSON settings: steps, step_s, and faults by step.
+State is one integer in ``state.json`` below the run directory; ledger and ``toy.jsonl`` (step, world size, generation) get
+one line per step. ``ZEPHON_TOY`` holds JSON settings: steps, step_s, and faults by step.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from zephon.run.directory import RunDir
+from zephon.run.ledger import Ledger
 from zephon.run.progress import Progress, write_progress
 
 
@@ -39,6 +40,7 @@ def main() -> int:
     if toy.get("settle_s"):
         time.sleep(toy["settle_s"])
     start = rundir.read_json("state.json")["step"] if rundir.exists("state.json") else 0
+    ledger = Ledger(rundir.path("ledger.jsonl")) if rank == 0 else None
     begun = {"began": start, "recorded": recorded(rundir)}
     steps = int(toy.get("steps", 20))
     for step in range(start + 1, steps + 1):
@@ -46,8 +48,8 @@ def main() -> int:
         fault(toy, rundir, step, rank)
         flag = torch.tensor([float(bool(asked)), 1.0])
         dist.all_reduce(flag, op=dist.ReduceOp.SUM)
-        if rank == 0:
-            report(arguments, rundir, step, steps, generation, begun)
+        if ledger is not None:
+            report(ledger, arguments, rundir, step, steps, generation, begun)
         if flag[0] > 0 or step % int(toy.get("save_every", 5)) == 0 or step == steps:
             save(rundir, step, rank)
         if flag[0] > 0 and step < steps:
@@ -81,11 +83,14 @@ def recorded(rundir: RunDir) -> int:
         return int(json.loads(file.readlines()[-1])["step"])
 
 
-def report(arguments: argparse.Namespace, rundir: RunDir, step: int, steps: int, generation: int, begun: dict) -> None:
+def report(
+    ledger: Ledger, arguments: argparse.Namespace, rundir: RunDir, step: int, steps: int, generation: int, begun: dict
+) -> None:
     world = dist.get_world_size()
     line = {"step": step, "world_size": world, "generation": generation, "time": time.time()}
     with open(rundir.path("toy.jsonl"), "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+    ledger.append(step=step - 1, digest=step.to_bytes(32, "big"), lanes=[])
     made = {"loss": 1 / step, "tokens_per_s": 1.0, "digest": f"{step:064x}"}
     write_progress(rundir, arguments.attempt, Progress(**line, **begun, **made, steps=steps))
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from zephon.errors import LedgerMismatch, ZephonError
-from zephon.run.ledger import Ledger, compare, read_ledger, sequence_digest, step_digest
+from zephon.run.directory import RunDir
+from zephon.run.ledger import FILE, Ledger, compare, read_ledger, sequence_digest, step_digest, steps_recorded
 
 
 def write(path: Path, steps: range, *, changed: int | None = None, lane: int = 0, loss: float = 0.5) -> None:
@@ -95,3 +96,19 @@ def test_how_far_losses_are_apart_is_said_and_does_not_decide(tmp_path: Path) ->
     assert compare(str(one), str(one)).sentence.endswith("losses equal to the last bit")
     assert compare(str(one)).apart is None
     assert (compare(str(one), str(nothing)).apart, compare(str(one), str(nothing)).equal) == (None, True)
+
+
+def test_the_number_of_recorded_steps_comes_from_the_last_whole_line(tmp_path: Path) -> None:
+    rundir = RunDir(str(tmp_path))
+    assert steps_recorded(rundir) == 0
+    lanes = [bytes([lane % 256]) * 32 for lane in range(20_000)]  # a line longer than what is read at first
+    with Ledger(rundir.path(FILE)) as ledger:
+        ledger.append(step=0, digest=bytes(32), lanes=[bytes(32)])
+        assert steps_recorded(rundir) == 1
+        ledger.append(step=1, digest=bytes(32), lanes=lanes)
+    assert steps_recorded(rundir) == 2
+    with open(rundir.path(FILE), "a", encoding="utf-8") as file:
+        file.write('{"step": 2, "dig')
+    assert steps_recorded(rundir) == 2
+    Path(rundir.path(FILE)).write_text("")
+    assert steps_recorded(rundir) == 0

@@ -22,6 +22,7 @@ from zephon.exits import Exit
 from zephon.run import events
 from zephon.run.attempt import shared_logs
 from zephon.run.directory import RunDir
+from zephon.run.finished import missing_at_end
 from zephon.run.secret import wait_secret
 from zephon.run.specs import has_spec, read_spec, write_spec
 from zephon.spec.experiment import RunSpec
@@ -130,7 +131,12 @@ def _serve(arguments: argparse.Namespace, spec: RunSpec, server: ForkServer, lea
         return Exit.FAILED_FOR_GOOD if link.finished.status == Exit.FAILED else link.finished.status
     if result is not None and stages is not None:
         return Exit.FAILED  # stages may remain, and no coordinator can tell
-    return Exit.LEFT if result is None else Exit.DONE  # its workers have done the last step; the coordinator is gone
+    if result is None:
+        return Exit.LEFT
+    if missing := missing_at_end(RunDir(arguments.run), spec.trainer.steps):
+        print(f"error: the workers ended with status 0, but {missing}; the coordinator is gone", file=sys.stderr)
+        return Exit.FAILED
+    return Exit.DONE  # its workers have done the last step; the coordinator is gone
 
 
 def _stages(

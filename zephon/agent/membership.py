@@ -87,6 +87,7 @@ class Membership:
         self.counters = Counters()
         self.stepped = False
         self.checkpoint = -1
+        self.missing = ""
         self.first_error: WorkerError | None = None
         self._formed_once = False
         self._after_loss = False
@@ -180,6 +181,15 @@ class Membership:
             self.checkpoint = checkpoint
             self.counters.failures_since_checkpoint = 0
 
+    def all_done(self) -> bool:
+        """Whether every worker of the present generation has ended as after the last step."""
+        members = [self.nodes[name] for name in self.members if name in self.nodes]
+        return self.active and len(members) == len(self.members) and all(node.state == "done" for node in members)
+
+    def note_missing(self, missing: str) -> None:
+        """What the run's files lack before it is done: asked for while ``all_done``. Empty when nothing is missing."""
+        self.missing = missing
+
     # Decisions
 
     def decide(self, now: float) -> list[Action]:
@@ -213,8 +223,11 @@ class Membership:
 
     def _watch(self, now: float) -> None:
         members = [self.nodes[name] for name in self.members if name in self.nodes]
-        if len(members) == len(self.members) and all(node.state == "done" for node in members):
-            self._finish(Exit.DONE, "all steps are done")
+        if self.all_done():
+            if not self.missing:
+                self._finish(Exit.DONE, "all steps are done")
+            elif now - max(node.since for node in members) > self.rules.record_s:
+                self._finish(Exit.FAILED, f"all workers ended with status 0, but {self.missing}")
         elif self.rerendezvous:
             return
         elif any(node.state in ("stopped", "ready") for node in members):

@@ -21,6 +21,8 @@ class Rules:
         return_s: how much longer a new coordinator waits for the nodes that worked under the one before it: they notice its
             death, names are cached for half a minute, and an attempt to connect that nobody answers takes 5 s.
         drain_s: how long workers may take to finish their step and save.
+        record_s: how long ledger and checkpoint may take to show what workers that are done have written: network file
+            systems keep for up to a minute what they have seen.
         window_s: how long to wait for a further node when more may come.
         rendezvous_s: how long the first generation waits for the target size.
         join_timeout_s: how long fewer than ``minimum`` nodes are waited for.
@@ -33,6 +35,7 @@ class Rules:
     heartbeat_s: float = 5.0
     return_s: float = 45.0
     drain_s: float = 60.0
+    record_s: float = 60.0
     window_s: float = 1.0
     rendezvous_s: float = 60.0
     join_timeout_s: float = 300.0

@@ -35,6 +35,7 @@ from zephon.agent.server import Server
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.run.events import EventLog
+from zephon.run.finished import missing_at_end
 from zephon.run.generation import Generation, read_generation, write_generation
 from zephon.run.progress import Progress, read_progress
 from zephon.run.secret import make_secret
@@ -103,12 +104,15 @@ class Training:
 
     async def run(self) -> Finish:
         """Decides until training has ended."""
-        polled = 0.0
+        polled, looked = 0.0, -math.inf
         while self.membership.finished is None:
             now = time.monotonic()
             if now - polled >= (TICK_S if self.resizes.settling else _POLL_S):
                 polled = now
                 self._read_progress()
+            if self.membership.all_done() and now - looked >= _POLL_S:
+                looked = now
+                self.membership.note_missing(missing_at_end(self.rundir, self.spec.trainer.steps))
             for action in self.membership.decide(now):
                 self._act(action)
             await asyncio.sleep(TICK_S)

@@ -25,6 +25,7 @@ from zephon.run.directory import RunDir
 from zephon.types import Array
 
 FILE = "ledger.jsonl"
+_TAIL = 1 << 16
 SHORT = 12  # hexadecimal digits kept of each lane digest: enough to name the lane that differs
 
 
@@ -115,6 +116,21 @@ class Ledger:
 def has_ledger(rundir: RunDir) -> bool:
     """Whether the run has made a step."""
     return rundir.exists(FILE)
+
+
+def steps_recorded(rundir: RunDir) -> int:
+    """How many steps were done when the newest whole line was written. Reads the end of the file alone."""
+    if not has_ledger(rundir):
+        return 0
+    path = rundir.path(FILE)
+    size, wanted = int(rundir.fs.size(path)), _TAIL
+    while True:
+        start = max(0, size - wanted)
+        lines = rundir.fs.cat_file(path, start=start, end=size).split(b"\n")[:-1]
+        lines = lines[1:] if start else lines  # the first one may have begun before
+        if lines or not start:
+            return int(json.loads(lines[-1])["step"]) + 1 if lines else 0
+        wanted *= 4
 
 
 def read_ledger(path: str) -> Iterator[Entry]:
