@@ -34,7 +34,10 @@ def _plan(definition: Definition) -> list[str]:
     lines = ["plan"]
     for index, dataset in enumerate(source.datasets):
         line = f"  {dataset.name}: {dataset.format.name}, {len(dataset.shards)} shards, {dataset.size:,} bytes"
-        line += f", {-(-dataset.size // definition.chunk_bytes):,} chunks"
+        chunk_bytes = source.chunk_bytes_of(index, definition.world.lanes)
+        line += f", {-(-dataset.size // chunk_bytes):,} chunks"
+        if chunk_bytes < definition.chunk_bytes:
+            line += f" of {chunk_bytes:,} bytes, so that they are enough for {definition.world.lanes} lanes"
         if weights is not None:
             line += f", {float(weights[index] / sum(weights)):.1%} of the tokens"
         if dataset.name in counts and counts[dataset.name].size:

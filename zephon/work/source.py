@@ -12,6 +12,7 @@ that block, so that no period of the mixture coincides with a lane:
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 from typing import Protocol
@@ -25,6 +26,7 @@ from zephon.work.mixture import Interleaving, MixtureSpec
 from zephon.work.tokens import TokenEstimation
 
 SAMPLE_BYTES = 1 << 18
+CHUNKS_A_LANE = 4  # of a dataset that has too few of the usual size
 POLICIES = ("repeat", "stop", "redistribute")
 
 
@@ -55,6 +57,10 @@ class WorkSource(Protocol):
     @property
     def chunk_bytes(self) -> int:
         """Length of a chunk, in bytes of stored text."""
+        ...
+
+    def chunk_bytes_of(self, dataset: int, lanes: int) -> int:
+        """The same of one dataset, which may have shorter ones so that they are enough for all lanes."""
         ...
 
     @property
@@ -102,7 +108,7 @@ class StaticMixtureWorkSource:
         max_repeats: ends when a dataset would need more than this many repeats after its first pass.
         stop_after_passes: ends when every dataset has completed this many passes.
         token_estimation: where tokens per byte come from.
-        chunk_bytes: length of a chunk, in bytes of stored text.
+        chunk_bytes: length of a chunk, in bytes of stored text; see `chunk_bytes_of` for small datasets.
 
     Raises:
         ConfigError: contradictory or unknown settings, names that differ between mixture and datasets, or one
@@ -138,18 +144,8 @@ class StaticMixtureWorkSource:
         self._max_repeats = max_repeats
         self._seed = seed
         self._estimation = token_estimation or TokenEstimation()
-        self._orders = [
-            ChunkOrder(
-                dataset,
-                index=index,
-                chunk_bytes=chunk_bytes,
-                seed=seed,
-                shuffle_chunks=shuffle_shards,
-                shuffle_documents=shuffle_within_shard,
-                reshuffle=reshuffle_on_repeat,
-            )
-            for index, dataset in enumerate(self.datasets)
-        ]
+        self._shuffle_chunks = shuffle_shards
+        self._reshuffle = reshuffle_on_repeat
         self._described = {
             "seed": seed,
             "shuffle_chunks": shuffle_shards,
@@ -178,20 +174,44 @@ class StaticMixtureWorkSource:
         indexes = [i * pieces // count for i in range(count)] if count < pieces else list(range(pieces))
         return [Chunk(dataset, 0, i, ranges_between(of, i * SAMPLE_BYTES, (i + 1) * SAMPLE_BYTES)) for i in indexes]
 
+    def chunk_bytes_of(self, dataset: int, lanes: int) -> int:
+        """``chunk_bytes``, or less for a dataset that would have fewer chunks than its share of the lanes.
+
+        It then has `CHUNKS_A_LANE` for each of these lanes: otherwise lanes would have nothing to read or, where it repeats,
+        several would read the same chunk at once.
+        """
+        sizes = [of.size for of in self.datasets]
+        shares: Sequence[Fraction | int] = sizes if self._weights is None else self._weights
+        needed = math.ceil(lanes * Fraction(shares[dataset]) / sum(shares))
+        count = -(-sizes[dataset] // self.chunk_bytes)
+        return self.chunk_bytes if count >= needed else max(1, sizes[dataset] // (CHUNKS_A_LANE * needed))
+
     def plan(self, lanes: int, measured: Counts | None = None) -> StaticMixturePlan:
         """Assigns the source's chunks to lanes. ``measured`` is what calibration counted, or None to use the primer."""
-        frequencies = [self._frequency(index, measured) for index in range(len(self.datasets))]
+        orders = [
+            ChunkOrder(
+                dataset,
+                index=index,
+                chunk_bytes=self.chunk_bytes_of(index, lanes),
+                seed=self._seed,
+                shuffle_chunks=self._shuffle_chunks,
+                shuffle_documents=self.permutes_documents,
+                reshuffle=self._reshuffle,
+            )
+            for index, dataset in enumerate(self.datasets)
+        ]
+        frequencies = [self._frequency(order, measured) for order in orders]
         return StaticMixturePlan(
-            self._orders, frequencies, lanes, derive(self._seed, "lanes"), self._policy, self._passes, self._max_repeats
+            orders, frequencies, lanes, derive(self._seed, "lanes"), self._policy, self._passes, self._max_repeats
         )
 
-    def _frequency(self, index: int, measured: Counts | None) -> Fraction:
-        order, dataset = self._orders[index], self.datasets[index]
+    def _frequency(self, order: ChunkOrder, measured: Counts | None) -> Fraction:
+        dataset = order.dataset
         if self._weights is None or len(self.datasets) == 1:
             return Fraction(order.count)
-        tokens, size, _ = (measured or {}).get(dataset.name, Sampled(0, 0))
+        tokens, size = (measured or {}).get(dataset.name, Sampled(0, 0))[:2]
         per_byte = Fraction(tokens, size) if tokens and size else Fraction(self._estimation.primed(dataset.name))
-        return self._weights[index] / (per_byte * Fraction(dataset.size, order.count))
+        return self._weights[order.index] / (per_byte * Fraction(dataset.size, order.count))
 
 
 class StaticMixturePlan:
