@@ -28,6 +28,7 @@ def steps(pipeline: Pipeline) -> list[int]:
     return sorted({batch.step for batch in pipeline})
 
 
+@pytest.mark.filterwarnings("ignore:the data ends before the first step")
 @pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize("documents", [4, 9, 40])
 def test_every_ranks_last_step_is_the_same_and_that_of_one_rank_alone(documents: int, drop_last: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
+from zephon.engine.measure import few_documents
 from zephon.errors import DataError
 from zephon.types import Sampled
 
@@ -113,3 +114,13 @@ def test_documents_that_a_filter_or_quarantine_drops_count_with_their_bytes() ->
 
 def keep_text(document: dict[str, Any]) -> dict[str, Any] | None:
     return document if document["text"] else None
+
+
+def test_a_source_with_fewer_documents_than_lanes_is_told_with_how_many_would_fit() -> None:
+    def said(lanes: int, *counts: int) -> str | None:
+        parts = [data(f"{i}", rows(count, text=100)) for i, count in enumerate(counts)]
+        return few_documents(StaticMixtureWorkSource(parts), lanes)
+
+    assert "holds 5 documents for 8 lanes" in str(said(8, 2, 3))
+    assert "at most 5 lanes" in str(said(8, 2, 3))
+    assert said(5, 2, 3) is said(8, 3000) is None

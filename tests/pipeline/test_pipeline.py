@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, get_type_hints
@@ -130,3 +131,25 @@ def test_what_is_not_known_is_an_error_that_names_what_is(call: Callable[[Any], 
 def test_the_choices_of_a_parameter_are_in_its_type() -> None:
     hints = get_type_hints(Pipeline.pack_flat)
     assert "Literal['first_fit', 'best_fit', 'wrap', 'best_fit_wrap']" in str(hints["algorithm"])
+
+
+def few(documents: int, policy: str) -> Pipeline:
+    rows = [{"text": f"{i:0100d}"} for i in range(documents)]
+    source = StaticMixtureWorkSource([Dataset.from_dict("few", {"s": InMemoryShard(rows)})], exhausted_policy=policy)
+    made = Pipeline(source).options(max_workers=0, lanes=8, global_batch_size=8)
+    return made.tokenize(tokenizer_id="bytes", field="text", special_tokens="none").pack_flat(100, algorithm="wrap").batch(1)
+
+
+def test_a_small_dataset_has_steps_and_the_first_rows_are_no_copies_of_each_other() -> None:
+    assert len(list(few(400, "stop"))) > 8 * 40
+    rows = [batch.fields["input_ids"].tobytes() for batch in itertools.islice(few(400, "repeat"), 8)]
+    assert len(set(rows)) == 8
+
+
+def test_data_that_is_not_enough_is_told_at_the_start_and_before_the_first_step() -> None:
+    with (
+        pytest.warns(UserWarning, match="5 documents for 8 lanes"),
+        pytest.warns(UserWarning, match="ends before the first step"),
+    ):
+        assert list(few(5, "stop")) == []
+    assert "lane-idle" in few(5, "repeat").validate().codes

@@ -172,3 +172,17 @@ def test_datasets_of_one_size_have_orders_of_their_own() -> None:
 
 def test_mixture_weights_may_have_any_sum() -> None:
     assert MixtureSpec({"a": 3, "b": 1}).normalized == {"a": 0.75, "b": 0.25}
+
+
+@pytest.mark.parametrize("settings", [{}, {"exhausted_policy": "stop"}, {"exhausted_policy": "repeat"}])
+def test_a_dataset_with_too_few_chunks_for_the_lanes_is_cut_finer(settings: dict[str, Any]) -> None:
+    plan = StaticMixtureWorkSource([dataset("a", 100)], **settings).plan(8)
+    first = [plan.chunk(lane, 0) for lane in range(8)]
+    assert len({chunk.index for chunk in first if chunk is not None}) == 8, "no two lanes read the same, and none nothing"
+
+
+def test_a_dataset_with_enough_chunks_is_cut_as_it_is_asked() -> None:
+    source = StaticMixtureWorkSource([dataset("a", 64), dataset("b", 640)], {"a": 1, "b": 9}, chunk_bytes=100)
+    assert [source.chunk_bytes_of(index, lanes) for index, lanes in ((0, 8), (0, 64), (0, 65), (1, 65))] == [100, 100, 100, 100]
+    assert source.chunk_bytes_of(0, 80) == 640 // (4 * 8)
+    assert source.chunk_bytes_of(1, 80) == 6400 // (4 * 72)

@@ -100,3 +100,22 @@ def _error(pieces: Sequence[_Piece], tokens: int, size: int) -> int:
     apart = [piece.tokens - tokens * piece.size / size for piece in pieces]
     squares = math.fsum((b - a) ** 2 for a, b in itertools.pairwise(apart))
     return round(1e6 * math.sqrt(squares * len(pieces) / (2 * (len(pieces) - 1))) / tokens)
+
+
+def few_documents(source: WorkSource, lanes: int) -> str | None:
+    """What is wrong with a source that holds fewer documents than there are lanes; None where it has enough.
+
+    Looks only at sources so small that each dataset is one piece.
+    """
+    documents = 0
+    for index, dataset in enumerate(source.datasets):
+        pieces = source.sample(index, 2)
+        if documents >= lanes or len(pieces) > 1:
+            return None
+        documents += len(read(dataset, pieces[0], []))
+    if documents >= lanes or not documents:  # a lane that finds none at all is an error of its own
+        return None
+    return (
+        f"the data holds {documents} documents for {lanes} lanes: some lanes have none or, where it repeats, several read the "
+        f"same ones at once; use at most {documents} lanes, or more data"
+    )

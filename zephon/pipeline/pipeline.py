@@ -27,7 +27,7 @@ from zephon.pipeline.explain import explain
 from zephon.pipeline.lane_ops import LaneOps
 from zephon.pipeline.ranks import confirm
 from zephon.pipeline.state import flat, initial, nested, reassigned, restored, saved
-from zephon.pipeline.validate import Validation, before_running, validate, warn_of_unequal_ends
+from zephon.pipeline.validate import Validation, before_running, validate, warn_of_few_documents, warn_of_unequal_ends
 from zephon.spec.fields import named_options
 from zephon.types import Counts, DropSummary, Json
 from zephon.work import WorkSource
@@ -116,6 +116,7 @@ class Pipeline(DocumentOps, LaneOps):
         confirm(self._definition.division, self._definition.options)
         if self._current().step == 0:
             before_running(self._definition, self._definition.options.auto_validation)
+            warn_of_few_documents(self._definition)
         agreed_end = agreed_end_of(self._definition, self._current())
         if agreed_end is None and self._current().step == 0:
             warn_of_unequal_ends(self._definition)
@@ -255,7 +256,15 @@ class Pipeline(DocumentOps, LaneOps):
             self._drops.note(batch.dropped)
 
     def _ended(self) -> None:
-        self._used_up = self._current()
+        self._used_up = state = self._current()
+        if state.step == state.microbatch == 0 and self._definition.options.last_step != "own":  # else the loop tells its own
+            world = self._definition.world
+            warnings.warn(
+                f"the data ends before the first step: it is not enough for {world.global_batch_size} sequences, "
+                f"{world.per_lane} of each of {world.lanes} lanes. Use smaller batches, fewer lanes, more data, or "
+                "exhausted_policy='repeat'",
+                stacklevel=3,
+            )
         self._drops.end()
 
     def _go_on(self, start: tuple[Definition, RankState]) -> Self:

@@ -10,7 +10,7 @@ results differ. Nothing here changes a pipeline or moves its state.
     nothing-left       error      a dataset whose sample ends in no document at all
     nondeterministic   error      (strict) an op gave two results for the same input
     dropped            warning    more than half of a dataset's sample is dropped
-    lane-idle          warning    a dataset with fewer chunks than there are lanes
+    lane-idle          warning    a dataset with fewer chunks, or data with fewer documents, than there are lanes
     shuffle-small      warning    a shuffle buffer smaller than what one chunk holds
 """
 
@@ -24,6 +24,7 @@ from typing import Literal
 
 import numpy as np
 
+from zephon.engine.measure import few_documents
 from zephon.engine.program import Program
 from zephon.errors import DataError, ZephonError
 from zephon.io import read
@@ -86,6 +87,8 @@ def validate(definition: Definition, *, strict: bool = False) -> Validation:
     except (ZephonError, ValueError) as error:
         return Validation((_issue("config", error),))
     issues, samples = _shape(definition), []
+    if few := few_documents(definition.source, definition.world.lanes):
+        issues.append(Issue("lane-idle", "warning", few))
     for index in range(len(program.datasets)):
         of_dataset, columns = through_stages(definition, program, index, strict=strict)
         issues += of_dataset
@@ -119,6 +122,13 @@ def before_running(definition: Definition, mode: AutoValidation) -> None:
             follows="the run would end in the middle",
             remedy="repair what is named, quarantine such documents with on_error, or look first with auto_validation='warn'",
         )
+
+
+def warn_of_few_documents(definition: Definition) -> None:
+    """Warns where lanes have nothing to read, or the same."""
+    lanes = definition.world.lanes
+    if lanes > 1 and (few := few_documents(definition.source, lanes)):
+        warnings.warn(few, stacklevel=4)
 
 
 def warn_of_unequal_ends(definition: Definition) -> None:
@@ -155,12 +165,12 @@ def _nondeterministic(name: str, where: str) -> Issue:
 def _shape(definition: Definition) -> list[Issue]:
     """Issues that need no sample."""
     issues, lanes, chunk_bytes = [], definition.world.lanes, definition.chunk_bytes
-    for dataset in definition.source.datasets:
-        chunks = -(-dataset.size // chunk_bytes)
+    for index, dataset in enumerate(definition.source.datasets):
+        chunks = -(-dataset.size // definition.source.chunk_bytes_of(index, lanes))
         if chunks < lanes:
             message = (
-                f"dataset {dataset.name!r} has {chunks} chunks of {chunk_bytes} bytes for {lanes} lanes, so that in each pass "
-                "some lanes see nothing of it; lower chunk_bytes"
+                f"dataset {dataset.name!r} has {chunks} chunks for {lanes} lanes, so that in each pass some lanes see nothing "
+                f"of it; with chunk_bytes={max(1, dataset.size // (4 * lanes))} every lane would have some"
             )
             issues.append(Issue("lane-idle", "warning", message))
     if definition.source.permutes_documents:
