@@ -271,3 +271,49 @@ def test_documents_of_different_lengths_have_no_tensor() -> None:
         batch.to_training()
     with pytest.raises(ValueError, match="use pack_flat"):
         batch.positions()
+
+
+def stored(**columns: Any) -> SampleBatch:
+    """A packed row of two documents, [1 2 3 4] and [5 6 7], and one place of padding, with columns beside the tokens."""
+    batch = batch_of([[[1, 2, 3, 4], [5, 6, 7]]], 8)
+    fields = {**batch.fields, **{name: np.array([column]) for name, column in columns.items()}}
+    return SampleBatch(**{**vars_of(batch), "fields": fields})
+
+
+def test_stored_weights_weigh_the_labels_or_are_refused() -> None:
+    batch = stored(loss_mask=[1, 0.5, 0, 1, 0.25, 1, 0.5, 0.75])
+    got = batch.to_training(return_labels=True, return_loss_mask=True, document_mask_loss=True)
+    assert got["loss_mask"].tolist() == [[0.5, 0, 1, 0, 1, 0.5, 0]], "documents' ends and padding have none"
+    assert got["loss_mask"].dtype == torch.float32
+    assert got["labels"].tolist() == [[2, -100, 4, -100, 6, 7, -100]]
+    with pytest.raises(ValueError, match="weights other than 0 and 1; ask for return_loss_mask=True"):
+        batch.to_training(return_labels=True)
+    assert stored(loss_mask=[True, False] * 4).to_training(return_labels=True)["labels"].tolist() == [
+        [-100, 3, -100, 5, -100, 7, -100]
+    ]
+
+
+def test_stored_labels_are_what_is_learned_in_the_place_of_each_token() -> None:
+    batch = stored(labels=[-100, -100, 33, 44, -100, 66, 77, -100])
+    got = batch.to_training(return_labels=True, return_num_valid_tokens=True, ignore_index=-1)
+    assert got["labels"].tolist() == [[-1, 33, 44, -1, 66, 77, -1]]
+    assert (got["num_valid_tokens"], got["input_ids"].tolist()) == (4, [[1, 2, 3, 4, 5, 6, 7]])
+    with pytest.raises(ValueError, match=r"labels has shape \(1, 3\)"):
+        stored(labels=[1, 2, 3]).to_training(return_labels=True)
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=9), st.integers(0, 10**6))
+def test_labels_of_a_packed_row_are_those_of_its_documents_taken_one_by_one(lengths: list[int], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    documents = [random.integers(0, 50, length).tolist() for length in lengths]
+    mask = random.integers(0, 5, sum(lengths)) / 4
+    row = batch_of([documents], sum(lengths))
+    row = SampleBatch(**{**vars_of(row), "fields": {**row.fields, "loss_mask": mask[None]}})
+    got = row.to_training(return_labels=True, return_loss_mask=True, document_mask_loss=True)
+    pairs = {}
+    for begin, document in zip(np.cumsum([0, *lengths[:-1]]).tolist(), documents, strict=True):
+        for place in range(len(document) - 1):  # each document alone: its token, the next one, and that one's weight
+            if weight := mask[begin + place + 1]:
+                pairs[begin + place] = (document[place], document[place + 1], weight)
+    trained = {i: (got["input_ids"][0, i], got["labels"][0, i], got["loss_mask"][0, i]) for i in range(sum(lengths) - 1)}
+    assert {i: found for i, found in trained.items() if found[1] != -100} == pairs

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from zephon.cursor import RankState
 from zephon.spec.fields import named_options
-from zephon.types import TOKEN_FIELDS, Array, Column, DropSummary, IntArray, Ragged
+from zephon.types import IGNORE_INDEX, TOKEN_FIELDS, Array, Column, DropSummary, IntArray, Ragged
 
 if TYPE_CHECKING:
     import torch
@@ -129,9 +129,10 @@ class SampleBatch:
         With B rows of T tokens: ``input_ids`` [B, T] int64, or with labels [B, T - 1], being all tokens but the last, and
         ``labels`` [B, T - 1], all but the first (rows of T = 2,049 tokens, which ``pack_flat(context_length=2048)`` makes,
         give 2,048 of each), with ``ignore_index`` where nothing is to be learned: padding (by position,
-        never by id), zero-weight rows, a ``loss_mask`` of 0, with ``eos_mask_loss`` wherever the input is EOS, and with
+        never by id), zero-weight rows, a stored ``loss_mask`` of 0, with ``eos_mask_loss`` wherever the input is EOS, and with
         ``document_mask_loss`` wherever the label is the first token of another document than the input's.
-        ``positions`` [B, T or T - 1] restart at 0 for each document, or run through each row with
+        Stored ``labels``, one in the place of each token as Hugging Face has them, are taken instead of the tokens, and -100 in
+        them is ``ignore_index``. ``positions`` [B, T or T - 1] restart at 0 for each document, or run through each row with
         ``position_mode="sequence"``.
 
         Args:
@@ -144,7 +145,7 @@ class SampleBatch:
             flatten: [1, B * T] instead of [B, T], for kernels that take one long row with ``cu_seqlens``.
             exclude_fields: names to take out again.
             return_num_valid_tokens: adds ``num_valid_tokens`` (int), labels that count.
-            return_loss_mask: adds ``loss_mask`` float32, 1 where the label counts.
+            return_loss_mask: adds ``loss_mask`` float32, 1 where the label counts, or the weight that a stored one has there.
             return_cu_seqlens: adds ``cu_seqlens`` int32 and ``max_seqlen`` (int), segments of the flattened inputs.
             return_padding_mask: adds ``padding_mask`` bool, True on padding.
             eos_mask_loss, eos_token_id: no label counts where the input is this token.
@@ -153,7 +154,8 @@ class SampleBatch:
             position_mode: see above.
 
         Raises:
-            ValueError: something that needs labels without ``return_labels``; missing or misaligned fields; renames that
+            ValueError: something that needs labels without ``return_labels``; a stored ``loss_mask`` with weights other than 0
+                and 1 without ``return_loss_mask``, since they would count as 1; missing or misaligned fields; renames that
                 collide; positions that do not start at 0.
         """
         needs_labels = {
@@ -168,14 +170,26 @@ class SampleBatch:
         inputs = tokens[:, :length]
         out: Tensors = {"input_ids": inputs}
         if return_labels:
-            counts = _label_mask(self, tokens, length)
+            weights = _aligned(self, "loss_mask", tokens)
+            if weights is not None and not return_loss_mask and ((weights != 0) & (weights != 1)).any():
+                raise ValueError(
+                    "the stored loss_mask holds weights other than 0 and 1; ask for return_loss_mask=True and weigh the "
+                    "loss by it"
+                )
+            stored = _aligned(self, "labels", tokens)
+            counts = _label_mask(self, weights, length)
+            if stored is not None:
+                counts &= stored[:, 1:] != IGNORE_INDEX
             if eos_mask_loss:
                 counts &= inputs != eos_token_id
             if document_mask_loss:
                 counts &= ~_begins(self, tokens.shape)[:, 1:]
-            out["labels"] = np.where(counts, tokens[:, 1:].astype(np.int64), ignore_index)
+            labels = (tokens if stored is None else stored)[:, 1:]
+            out["labels"] = np.where(counts, labels.astype(np.int64), ignore_index)
             if return_loss_mask:
                 out["loss_mask"] = counts.astype(np.float32)
+                if weights is not None:
+                    out["loss_mask"] *= weights[:, 1:]
             if return_num_valid_tokens:
                 out["num_valid_tokens"] = int(counts.sum())
         positions = _positions(self, length, position_mode)
@@ -223,15 +237,20 @@ def _real(batch: SampleBatch) -> Array:
     return real
 
 
-def _label_mask(batch: SampleBatch, tokens: Array, length: int) -> Array:
+def _label_mask(batch: SampleBatch, weights: Array | None, length: int) -> Array:
     """[B, length]: whether the label at a place counts."""
     counts: Array = (np.arange(1, length + 1) < batch.used[:, None]) & _real(batch)
-    if "loss_mask" in batch.fields:
-        mask = np.asarray(batch.fields["loss_mask"])
-        if mask.shape != tokens.shape:
-            raise ValueError(f"loss_mask has shape {mask.shape}, the tokens {tokens.shape}")
-        counts = counts & (mask[:, 1:] != 0)
-    return counts
+    return counts if weights is None else counts & (weights[:, 1:] != 0)
+
+
+def _aligned(batch: SampleBatch, name: str, tokens: Array) -> Array | None:
+    """[B, T]: what is stored beside the tokens under this name."""
+    if name not in batch.fields:
+        return None
+    column = np.asarray(batch.fields[name])
+    if column.shape != tokens.shape:
+        raise ValueError(f"{name} has shape {column.shape}, the tokens {tokens.shape}")
+    return column
 
 
 def _begins(batch: SampleBatch, shape: tuple[int, ...]) -> Array:
