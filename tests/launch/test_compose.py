@@ -254,3 +254,58 @@ def test_auto_lanes_are_the_smallest_common_multiple_of_the_range(low: int, high
 def test_auto_lanes_that_do_not_divide_the_global_batch_are_refused_with_both_numbers() -> None:
     with pytest.raises(ConfigError, match=r"840 lanes .* global_batch_size=16"):
         compose(["conf=exp1", "lanes=auto"])
+
+
+def refusal(overrides: list[str], config_dir: str | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compose(overrides, config_dir=config_dir)
+    return str(caught.value)
+
+
+def test_a_key_or_group_that_is_given_twice_is_refused_with_both() -> None:
+    assert "data.seed is given twice: data.seed=1 and data.seed=2" in refusal(["conf=bytes", "data.seed=1", "data.seed=2"])
+    assert "model is given twice" in refusal(["conf=bytes", "model=tiny", "model=small"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "defaults:\n- override /model: a\n- override /model: b",
+            "line 3: the group /model is chosen a second time, after line 2",
+        ),
+        ("defaults:\n- optioal /data: stdlib", "line 2: 'optioal /data': 'optioal' is no word of a defaults list"),
+        ("name: x\nhydra:\n  sweeper:\n    params: {data.seed: 1}", "line 2: hydra: nothing reads these settings here"),
+        ("data:\n  datasets:\n    no: {path: stdlib://docs}", "line 3: YAML reads the name no as False"),
+        (
+            "data:\n  datasets:\n    a: {path: stdlib://docs}\n    1: {path: stdlib://docs}",
+            "line 4: YAML reads the name 1 as",
+        ),
+    ],
+)
+def test_what_a_file_would_lose_in_silence_is_refused_with_file_line_and_word(tmp_path: Path, text: str, words: str) -> None:
+    path = write(tmp_path / "mine.yaml", text + "\n")
+    assert f"{path}, {words}" in refusal([f"conf={path}"])
+
+
+def test_a_misspelt_word_of_a_defaults_list_names_the_right_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.yaml", "defaults:\n- overide /model: tiny\n")
+    assert "did you mean 'override'?" in refusal([f"conf={path}"])
+
+
+def test_a_chosen_file_of_the_users_own_folder_is_looked_at_too(tmp_path: Path) -> None:
+    write(tmp_path / "model" / "mine.yaml", "defaults:\n- overide /x: y\ndim: 32\n")
+    assert "'overide' is no word" in refusal(["conf=bytes", "model=mine"], config_dir=str(tmp_path))
+
+
+def test_a_ratio_for_the_mixture_is_taken_in_both_spellings() -> None:
+    for given in ("data.tokens_per_byte={docs: 0.3}", "data.tokens_per_byte.docs=0.3"):
+        assert compose(["conf=bytes", given]).spec.data.tokens_per_byte == {"docs": 0.3}
+
+
+def test_names_that_are_no_text_or_have_dots_are_taken_or_refused_with_the_reason() -> None:
+    assert "1e3" in compose(["conf=bytes", "data.datasets.1e3.path=stdlib://docs"]).spec.data.datasets
+    assert "c4.en" in compose(["conf=bytes", "data.datasets={c4.en: {path: stdlib://docs}}"]).spec.data.datasets
+    assert "is read as 1000.0, which is no text" in refusal(["conf=bytes", "data.datasets={1e3: {path: x}}"])
+    with_dot = refusal(["conf=bytes", "data.datasets.c4.en.path=x"])
+    assert "a name with a dot in it is written data.datasets={c4.en: {...}}" in with_dot

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
+import typing
 from typing import Any
 
 import pytest
@@ -86,3 +89,54 @@ def test_what_defines_the_data_is_pinned_and_what_moves_it_is_free() -> None:
     assert {"model.dim", "optimizer.lr", "trainer.steps", "trainer.reduction"} <= guarded
     assert {"nodes", "loader.workers", "loader.prefetch_batches", "trainer.microbatch_size", "elastic.procs_per_node"} <= free
     assert not pinned & guarded | pinned & free | guarded & free
+
+
+def floats(kind: type, prefix: str = "") -> list[str]:
+    """The names of all fields below a spec that hold a number that need not be whole."""
+    found, hints = [], typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            found += floats(hint, f"{prefix}{field.name}__")
+        elif hint in (float, float | None):
+            found.append(prefix + field.name)
+    return found
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_number_is_infinite_or_not_a_number(value: float) -> None:
+    assert len(floats(RunSpec)) > 10
+    for name in floats(RunSpec):
+        with pytest.raises(ConfigError, match="is not a finite number"):
+            RunSpec.from_dict(changed(**{name: value}))
+    for given in ({"data__tokens_per_byte": {"docs": value}}, {"optimizer__betas": (value, 0.5)}):
+        with pytest.raises(ConfigError, match="is not a finite number"):
+            RunSpec.from_dict(changed(**given))
+    with pytest.raises(ConfigError, match=r"weight=.* is not a finite number"):
+        RunSpec.from_dict(changed(data__datasets={"docs": {"path": "x", "weight": value}}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("optimizer__clip", -1.0),
+        ("optimizer__clip", 0.0),
+        ("optimizer__lr", -1.0),
+        ("optimizer__betas", (0.9, 1.0)),
+        ("optimizer__betas", (-0.1, 0.5)),
+        ("optimizer__weight_decay", -0.1),
+        ("model__rope_theta", 0.0),
+        ("model__kv_heads", 0),
+        ("model__vocab_size", -1),
+        ("trainer__eval_tokens", 0),
+        ("trainer__torch_threads", 0),
+        ("checkpoint__keep_every", 0),
+        ("elastic__drain_s", 0.0),
+        ("elastic__heartbeat_s", -1.0),
+        ("data__datasets", {"docs": {"path": "x", "weight": -1.0}}),
+        ("data__tokens_per_byte", {"docs": 0.0}),
+    ],
+)
+def test_every_number_has_its_bounds(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=r"is below|is not above|is not below"):
+        RunSpec.from_dict(changed(**{name: value}))

@@ -12,7 +12,7 @@ from zephon.errors import ConfigError
 from zephon.fastjson import Json
 from zephon.launch.backends.registry import backend
 from zephon.launch.config.compose import option
-from zephon.launch.config.overrides import split, to_tree
+from zephon.launch.config.overrides import check_once, split, to_tree
 from zephon.launch.config.schema import is_group
 from zephon.launch.status import absolute
 from zephon.run.calibration import forget_calibration
@@ -34,9 +34,10 @@ def relocated(spec: RunSpec, rundir: RunDir) -> RunSpec:
 
 def changed(spec: RunSpec, overrides: Sequence[str], *, config_dir: str | None = None) -> RunSpec:
     """The spec with overrides applied; of the config groups, ``stages=`` can be chosen again."""
-    tree = spec.to_dict()
-    for text in overrides:
-        override = split(text)
+    tree, parsed = spec.to_dict(), [split(text) for text in overrides]
+    check_once(parsed)
+    for override in parsed:
+        text = override.text
         if override.key == "stages" and not override.prefix:
             _graft(tree, {"stages": option("stages", override.value or "", config_dir)})
             continue

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, Self
 
 from zephon.errors import ConfigError, nearest
 from zephon.spec.fields import (
+    Above,
     AtLeast,
     LanesAllow,
     NotNegative,
@@ -29,6 +30,8 @@ from zephon.spec.fields import (
     Packing,
     Positive,
     RunnerName,
+    Seconds,
+    Share,
     SpecialTokens,
     check,
 )
@@ -90,7 +93,7 @@ class DatasetSpec(Spec):
     path: str = pinned()
     format: str | None = pinned(None)
     field: str = pinned("text")
-    weight: float = pinned(1.0)
+    weight: Annotated[float, AtLeast(0)] = pinned(1.0)
     on_error: OnError | None = pinned(None, late=True)
 
 
@@ -104,7 +107,7 @@ class DataSpec(Spec):
     shuffle_chunks: bool = pinned(True)
     shuffle_documents: bool = pinned(True)
     exhausted: Literal["repeat", "stop", "redistribute"] = pinned("repeat")
-    tokens_per_byte: dict[str, float] | None = pinned(None)
+    tokens_per_byte: dict[str, Annotated[float, Above(0)]] | None = pinned(None)
     on_error: OnError = pinned("raise", late=True)
     quarantine_budget: NotNegative = free(100, late=True)
 
@@ -146,36 +149,36 @@ class ModelSpec(Spec):
     dim: Positive = guarded(128)
     layers: Positive = guarded(4)
     heads: Positive = guarded(4)
-    kv_heads: int | None = guarded(None)
-    hidden_dim: int | None = guarded(None)
-    vocab_size: int | None = guarded(None)
-    rope_theta: float = guarded(10000.0)
-    norm_eps: float = guarded(1e-5)
+    kv_heads: Positive | None = guarded(None)
+    hidden_dim: Positive | None = guarded(None)
+    vocab_size: Positive | None = guarded(None)
+    rope_theta: Annotated[float, Above(0)] = guarded(10000.0)
+    norm_eps: Annotated[float, AtLeast(0)] = guarded(1e-5)
     tie_embeddings: bool = guarded(True)
     init_from: str | None = guarded(None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerSpec(Spec):
-    lr: float = guarded(1e-3)
-    betas: tuple[float, float] = guarded((0.9, 0.95))
-    eps: float = guarded(1e-8)
-    weight_decay: float = guarded(0.1)
-    clip: float | None = guarded(1.0)
+    lr: Annotated[float, AtLeast(0)] = guarded(1e-3)
+    betas: tuple[Share, Share] = guarded((0.9, 0.95))
+    eps: Annotated[float, AtLeast(0)] = guarded(1e-8)
+    weight_decay: Annotated[float, AtLeast(0)] = guarded(0.1)
+    clip: Annotated[float, Above(0)] | None = guarded(1.0)
     schedule: Literal["constant", "cosine", "linear", "wsd"] = guarded("cosine")
     warmup_steps: NotNegative = guarded(10)
     warmup_tokens: Positive | None = guarded(None)
-    decay_steps: int | None = guarded(None)
+    decay_steps: NotNegative | None = guarded(None)
     decay_tokens: Positive | None = guarded(None)
-    min_lr_ratio: float = guarded(0.1)
-    z_loss: float = guarded(0.0)
+    min_lr_ratio: Annotated[float, AtLeast(0)] = guarded(0.1)
+    z_loss: Annotated[float, AtLeast(0)] = guarded(0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointSpec(Spec):
     every: Positive = free(50)
     keep_last: Positive = free(3)
-    keep_every: int | None = free(None)
+    keep_every: Positive | None = free(None)
     background: bool = free(True)
     resume: Literal["latest", "last_good"] = free("latest")
 
@@ -202,17 +205,17 @@ class TrainerSpec(Spec):
     canonical_block: Positive | None = guarded(None)
     activation_checkpointing: bool = free(False)
     compile: bool = free(False)
-    torch_threads: int | None = free(None)
+    torch_threads: Positive | None = free(None)
     nonfinite: Literal["stop", "skip", "rollback"] = guarded("stop")
     spike: Annotated[float, AtLeast(1.0)] | None = guarded(None)
     eval_every: Positive | None = free(None)
     eval_data: dict[str, EvalDatasetSpec] | None = free(None)
-    eval_tokens: int = free(65536)
+    eval_tokens: Positive = free(65536)
     log_every: Positive = free(1)
     tensorboard: bool = free(True)
     wandb: str | None = free(None)
     mlflow: str | None = free(None)
-    process_group_timeout_s: float = free(120.0)
+    process_group_timeout_s: Seconds = free(120.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -220,11 +223,11 @@ class ElasticSpec(Spec):
     nodes_min: Positive = free(1)
     nodes_max: Positive = free(8)
     procs_per_node: Positive = free(1)
-    drain_s: float = free(60.0)
+    drain_s: Seconds = free(60.0)
     failure_budget: NotNegative = free(3)
-    join_timeout_s: float = free(300.0)
-    heartbeat_s: float = free(5.0)
-    stall_s: float = free(120.0)
+    join_timeout_s: Seconds = free(300.0)
+    heartbeat_s: Seconds = free(5.0)
+    stall_s: Seconds = free(120.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

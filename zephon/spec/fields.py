@@ -3,6 +3,7 @@
     algorithm: Literal["first_fit", "wrap"] = "first_fit"     one of these
     max_length: Positive                                      a whole number of at least 1
     max_buffer_size: Positive | None = 1000                   the same, or None
+    betas: tuple[Share, Share]                                each of them; of a mapping each value
     fn: Callable[..., object]                                 any other annotation is not checked
 
 The spec of an experiment, the options of a pipeline and the ops are declared in this way; `check` is their one check.
@@ -13,9 +14,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple, ParamSpec, TypeVar
 
 from zephon.errors import ConfigError, nearest
@@ -27,8 +29,22 @@ class AtLeast(NamedTuple):
     least: float
 
 
+class Above(NamedTuple):
+    """Beside a number in ``Annotated``: it must be greater."""
+
+    bound: float
+
+
+class Below(NamedTuple):
+    """Beside a number in ``Annotated``: it must be less."""
+
+    bound: float
+
+
 Positive = Annotated[int, AtLeast(1)]
 NotNegative = Annotated[int, AtLeast(0)]
+Seconds = Annotated[float, Above(0)]
+Share = Annotated[float, AtLeast(0), Below(1)]
 
 # Choices that several rooms share.
 OnError = Literal["raise", "quarantine"]
@@ -47,13 +63,18 @@ class Rule(NamedTuple):
         plain: int, float, str or bool where the value must be one, else None.
         choices: the values that it may have; empty where all are allowed.
         least: the smallest number.
+        above, below: what a number must be greater, or less, than.
         optional: whether it may be None.
+        held: the rule of what a list or mapping holds; None where it may hold anything.
     """
 
     plain: type | None
     choices: tuple[object, ...]
     least: float | None
     optional: bool
+    above: float | None = None
+    below: float | None = None
+    held: Rule | None = None
 
 
 def rule_of(hint: object) -> Rule:
@@ -64,13 +85,19 @@ def rule_of(hint: object) -> Rule:
     if len(wanted) != 1:
         return Rule(None, (), None, optional)
     (inner,) = wanted
-    least = None
+    least = above = below = None
     if typing.get_origin(inner) is Annotated:
         inner, *marks = typing.get_args(inner)
         least = next((mark.least for mark in marks if isinstance(mark, AtLeast)), None)
+        above = next((mark.bound for mark in marks if isinstance(mark, Above)), None)
+        below = next((mark.bound for mark in marks if isinstance(mark, Below)), None)
     if typing.get_origin(inner) is Literal:
         return Rule(None, typing.get_args(inner), None, optional)
-    return Rule(inner if isinstance(inner, type) and inner in _TYPE_NAMES else None, (), least, optional)
+    if typing.get_origin(inner) in (tuple, dict) and typing.get_args(inner):
+        held = rule_of(typing.get_args(inner)[typing.get_origin(inner) is dict])
+        return Rule(None, (), None, optional, held=held if held.plain is float else None)
+    plain = inner if isinstance(inner, type) and inner in _TYPE_NAMES else None
+    return Rule(plain, (), least, optional, above, below)
 
 
 @functools.cache
@@ -105,8 +132,18 @@ def check_value(name: str, value: object, rule: Rule, owner: str = "") -> None:
         raise ConfigError(f"{shown} is not one of {listed}", remedy=nearest(str(value), map(str, rule.choices)))
     if rule.plain is not None and not _is(value, rule.plain):
         raise ConfigError(f"{shown} is not {_TYPE_NAMES[rule.plain]}", remedy=f"give {_TYPE_NAMES[rule.plain]}")
+    if rule.plain is float and not math.isfinite(typing.cast(float, value)):
+        raise ConfigError(f"{shown} is not a finite number", remedy="give a finite number")
     if rule.least is not None and typing.cast(float, value) < rule.least:
         raise ConfigError(f"{shown} is below {rule.least}", remedy=f"give at least {rule.least}")
+    if rule.above is not None and typing.cast(float, value) <= rule.above:
+        raise ConfigError(f"{shown} is not above {rule.above:g}", remedy=f"give more than {rule.above:g}")
+    if rule.below is not None and typing.cast(float, value) >= rule.below:
+        raise ConfigError(f"{shown} is not below {rule.below:g}", remedy=f"give less than {rule.below:g}")
+    if rule.held is not None:
+        items = value.items() if isinstance(value, Mapping) else enumerate(typing.cast(Sequence[object], value))
+        for key, item in items:
+            check_value(f"{name}[{key}]", item, rule.held, owner)
 
 
 def _is(value: object, plain: type) -> bool:

@@ -25,7 +25,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from zephon.errors import ConfigError, nearest
-from zephon.launch.config.overrides import Override, below_mapping, check_option, is_file, quote, split, to_hydra, to_tree
+from zephon.launch.config.files import check_file
+from zephon.launch.config.overrides import (
+    Override,
+    below_mapping,
+    check_once,
+    check_option,
+    is_file,
+    quote,
+    split,
+    to_hydra,
+    to_tree,
+)
 from zephon.launch.config.packaged import config_roots, groups_in
 from zephon.launch.config.schema import kind_at, mirror
 from zephon.launch.config.sources import PRIMARY, SCHEMA, leaves, sources
@@ -66,13 +77,19 @@ def compose(overrides: Sequence[str], *, config_dir: str | None = None, explain:
 def _composed(typed: Sequence[str], config_dir: str | None, explain: bool) -> Composed:
     parsed = [split(text) for text in typed]
     groups = groups_in(config_dir)
+    check_once([override for override in parsed if override.key != "conf"])
     experiment, stem = _experiment(parsed, groups, config_dir)
     fields = [override for override in parsed if override.key != "conf"]
     for_hydra = [f"{_GROUP}@_global_={experiment}"] if experiment else []
     for_hydra += [to_hydra(override, groups) for override in fields if not below_mapping(override)]
+    named = {override.key: override.value or "" for override in fields} | {_GROUP: experiment or ""}
+    for path in _own_files(named, config_dir):  # before Hydra trips over them
+        check_file(path)
     with _hydra(config_roots(config_dir)) as search_path:
         for_hydra += search_path
         tree, choices = _tree(for_hydra)
+        for path in _own_files(choices, config_dir):
+            check_file(path)
         origins = sources(for_hydra, fields, groups) if explain else {}
     if entries := [to_tree(override) for override in fields if below_mapping(override)]:
         OmegaConf.set_struct(tree, False)
@@ -172,8 +189,9 @@ def _load_user_file(path: Path) -> str:
     if not path.is_file():
         raise _no_such_file(path)
     node = _mapping(path)
+    check_file(path)
     for key in leaves(node):
-        if key != "defaults" and not key.startswith(("defaults.", "hydra.")):
+        if key != "defaults" and not key.startswith("defaults."):
             _known(key, path)
     ConfigStore.instance().store(group=_GROUP, name=_USER, node=node, package="_global_", provider=str(path))
     return _USER
@@ -184,6 +202,14 @@ def _no_such_file(path: Path) -> ConfigError:
         f"conf={path}: the file does not exist",
         remedy="check the path; a packaged experiment is named without .yaml, for example conf=exp1",
     )
+
+
+def _own_files(choices: Mapping[str, str], config_dir: str | None) -> list[Path]:
+    """The files in the user's own directory that were chosen."""
+    if config_dir is None:
+        return []
+    chosen = [Path(config_dir) / group.partition("@")[0] / f"{option}.yaml" for group, option in choices.items()]
+    return [path for path in chosen if path.is_file()]
 
 
 def _mapping(path: Path) -> DictConfig:

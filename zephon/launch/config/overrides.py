@@ -121,11 +121,38 @@ def to_tree(override: Override) -> dict[str, object]:
     value: object = OverridesParser.create().parse_override(text).value()
     if isinstance(value, QuotedString):
         value = value.text
+    _check_names(override, value)
     *above, last = override.key.split(".")
     tree = {last: value}
     for part in reversed(above):
         tree = {part: tree}
     return tree
+
+
+def _check_names(override: Override, value: object) -> None:
+    """Refuses names in a mapping that the grammar reads as another kind of value, such as 1e3 or true."""
+    for name, inner in value.items() if isinstance(value, Mapping) else ():
+        if not isinstance(name, (str, QuotedString)):
+            raise ConfigError(
+                f"a name in {override.text!r} is read as {name!r}, which is no text",
+                follows="the entry would have another name",
+                remedy=f"set its fields one by one: {override.key}.NAME.FIELD=VALUE",
+            )
+        _check_names(override, inner)
+
+
+def check_once(overrides: Sequence[Override]) -> None:
+    """Raises ConfigError: a key or group is given twice, of which one would have no effect."""
+    seen: dict[str, Override] = {}
+    for override in overrides:
+        before = seen.setdefault(f"{override.prefix == '~'}{override.key}", override)
+        if before is not override:
+            raise ConfigError(
+                f"{override.key} is given twice: {before.text} and {override.text}",
+                follows="one of them would have no effect",
+                remedy="leave one of them out"
+                + (f"; {override.key}=A,B -m makes a run of each" if override.prefix != "~" else ""),
+            )
 
 
 def _value(kind: object, text: str) -> str:

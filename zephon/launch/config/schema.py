@@ -88,7 +88,10 @@ def kind_at(dotted: str) -> object:
             hints = _hints(kind)
             if part not in hints:
                 known = [f"{above}.{name}" if above else name for name in hints]
-                raise ConfigError(f"{dotted} is not a known field", follows=_NO_EFFECT, remedy=_did_you_mean(dotted, known))
+                remedy, mapping = _did_you_mean(dotted, known), ".".join(parts[: depth - 1])
+                if depth > 1 and is_mapping(mapping):
+                    remedy += f"; a name with a dot in it is written {mapping}={{{'.'.join(parts[depth - 1 : -1])}: {{...}}}}"
+                raise ConfigError(f"{dotted} is not a known field", follows=_NO_EFFECT, remedy=remedy)
             kind = hints[part]
         elif typing.get_origin(kind) is dict:
             kind = typing.get_args(kind)[1]
@@ -158,9 +161,9 @@ def is_group(dotted: str) -> bool:
 
 
 def is_mapping(dotted: str) -> bool:
-    """Whether the name is that of a mapping of typed entries, such as ``data.datasets``."""
+    """Whether the name is that of a mapping of typed entries, such as ``data.datasets`` or ``data.tokens_per_byte``."""
     kind = without_none(kind_at(dotted)) if dotted else None
-    return typing.get_origin(kind) is dict and is_spec(without_none(typing.get_args(kind)[1]))
+    return typing.get_origin(kind) is dict and typing.get_args(kind)[1] is not Any
 
 
 def _hints(spec: type[Spec]) -> dict[str, object]:
