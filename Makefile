@@ -11,7 +11,7 @@ EVERYBODY := not slow and not kubernetes
 .DELETE_ON_ERROR:
 
 demo: $(RUNTIME)
-	$(BIN)/zephon demo
+	$(BIN)/python -m examples.demo
 
 # For everybody: under ten minutes on two cores.
 test: $(STAMP) lint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -35,28 +36,39 @@ server.stop()
 """
 
 
+@contextlib.contextmanager
+def serving() -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The server's process, and its port."""
+    with subprocess.Popen([sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        yield server, int(server.stdout.readline())
+        server.stdin.close()
+        assert server.wait(20) == 0
+
+
+def variables(port: int) -> dict[str, str]:
+    """Botocore's own, by which this process and those that it starts find the server."""
+    given = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
+    given |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
+    return given | {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+
+
 @pytest.fixture(scope="session")
 def store() -> Iterator[int]:
     """The server's port, one for all tests: clients keep the address that they have seen first."""
     pytest.importorskip("moto", reason="no S3 server here: moto is not installed")
     pytest.importorskip("s3fs", reason="no S3 client here: s3fs is not installed")
-    with subprocess.Popen([sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        yield int(server.stdout.readline())
-        server.stdin.close()
-        assert server.wait(20) == 0
+    with serving() as (_, port):
+        yield port
 
 
 @pytest.fixture
 def objects(store: int, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of an empty bucket; this process and those that it starts find the server by botocore's own variables."""
+    """The URL of an empty bucket."""
     import s3fs
 
-    given = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{store}", "AWS_DEFAULT_REGION": "us-east-1"}
-    given |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
-    given |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-    for name, value in given.items():
+    for name, value in variables(store).items():
         monkeypatch.setenv(name, value)
     bucket = f"bucket-{next(_numbers)}"
     s3fs.S3FileSystem().mkdir(bucket)

@@ -222,13 +222,34 @@ def test_stop_saves_the_step_it_is_in_and_resume_goes_on_from_there(toy: Maker) 
 
 
 def test_a_worker_that_ignores_the_drain_is_killed_after_the_one_grace_that_there_is(toy: Maker) -> None:
-    run = toy(nodes=2, steps=100_000, step_s=0.02, save_every=5, deaf=True, elastic={"drain_s": 2.0}).start()
+    run = toy(nodes=2, steps=100_000, step_s=0.02, save_every=100_000, deaf=True, elastic={"drain_s": 2.0}).start()
     run.wait_step(6)
     began = time.monotonic()
     status = control.stop(run.rundir, wait_s=20)
-    assert status.state == "STOPPED"
+    assert (status.state, status.status) == ("FAILED", 1), run.story()
+    assert status.message.startswith("the drain took longer than elastic.drain_s=2 s; ")
+    assert status.message.endswith(f"{status.step} steps were lost (the last checkpoint is of step 0)")
     assert 1.5 < time.monotonic() - began < 12.0
     assert all(event["status"] == 143 for event in run.events("node_exited"))
+
+
+def test_a_rank_that_fails_inside_a_drain_makes_the_stop_a_failure_with_its_cause(toy: Maker) -> None:
+    run = toy(nodes=2, steps=100_000, step_s=0.02, save_every=100_000, drain_fault=True).start()
+    run.wait_step(6)
+    status = control.stop(run.rundir, wait_s=20)
+    assert (status.state, status.status) == ("FAILED", 1), run.story()
+    assert "RuntimeError: toy fault in the drain" in status.message
+    assert f"{status.step} steps were lost" in status.message
+    assert "toy fault in the drain" in status.error
+
+
+def test_a_worker_that_somebody_else_kills_says_so_with_its_peak_memory(toy: Maker) -> None:
+    run = toy(nodes=1, steps=300, step_s=0.02, save_every=5, faults={"12": "kill"}).start()
+    run.wait_step(13)
+    (error,) = [event["error"] for event in run.events("workers_exited") if event["error"]]
+    assert error["status"] == -9
+    assert error["message"].startswith("killed by signal 9 (SIGKILL), not by us; peak memory 0.")
+    assert "memory" in error["message"].partition("GiB; ")[2]
 
 
 def test_a_crash_ends_the_other_nodes_workers_within_seconds(toy: Maker) -> None:

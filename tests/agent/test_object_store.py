@@ -154,6 +154,32 @@ def test_a_run_in_an_object_store_is_drained_resumed_at_another_size_and_done(ob
     assert [event.details["nodes"] for event in read_events(rundir) if event.kind == "generation"][-1] == ["node-0@2"]
 
 
+@pytest.mark.parametrize("kind", ["store", "files"])
+def test_a_paused_attempt_that_wakes_up_after_a_later_one_has_claimed_the_run_ends_for_good_and_adds_nothing(
+    kind: str, objects: str, tmp_path: Path, job: Callable[..., Job]
+) -> None:
+    spec = dataclasses.replace(spec_of(objects), nodes=1)
+    rundir = RunDir(f"{objects}/runs/far" if kind == "store" else str(tmp_path / "run"))
+    write_spec(rundir, 1, spec)
+    first = job(rundir.url, 1, 1)
+    until(lambda: step(rundir, 1) >= 1, 120, first.story)
+    paused = [process for started in first.processes for process in (started, *started.children(recursive=True))]
+    for process in paused:
+        process.suspend()
+    write_spec(rundir, 2, spec)
+    second = job(rundir.url, 2, 1)
+    until(lambda: step(rundir, 2) >= 1, 120, second.story)
+    for process in paused:
+        process.resume()
+    assert first.statuses() == [1, 70], first.story()
+    assert "attempt 2 trains this run now and this process belongs to attempt 1" in first.text("coordinator")
+    assert second.statuses() == [0, 0], second.story()
+    lines = [json.loads(line) for line in rundir.fs.cat_file(rundir.path("ledger.jsonl")).decode().splitlines()]
+    assert sorted({line["step"] for line in lines}) == list(range(STEPS))
+    assert [line["attempt"] for line in lines] == sorted(line["attempt"] for line in lines)
+    assert ledger.two_at_once(rundir.url) == ""
+
+
 def step(rundir: RunDir, attempt: int) -> int:
     try:
         return int(rundir.read_json("attempts", RunDir.attempt_name(attempt), "progress.json")["step"])

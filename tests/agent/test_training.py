@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import math
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.agent.peers import Peers, assigned, record_end, until
+from tests.agent.toy import toy_spec
 from zephon.agent.channel import NONCE, PROOF, Handshake
 from zephon.agent.link import Link
 from zephon.agent.messages import Exited, Finish, Hello, Leaving, Ready, Rerendezvous, encode
+from zephon.agent.training import Training
+from zephon.errors import Superseded
 from zephon.run.directory import RunDir
 from zephon.run.events import read_events
-from zephon.run.generation import read_generation
+from zephon.run.generation import Generation, claim, read_generation
 from zephon.run.progress import Progress, write_progress
 from zephon.run.stop import write_stop
 from zephon.run.target import write_target
@@ -242,3 +247,26 @@ def test_an_agent_of_another_attempt_does_not_get_in_and_says_why(peers: Peers) 
     assert link.failed is not None
     assert "before both ends had proved that they know the attempt's secret" in link.failed
     assert server.training.server.connected() == []
+
+
+def test_an_attempt_whose_run_a_later_one_has_claimed_forms_no_membership_and_ends_for_good(peers: Peers) -> None:
+    server = peers.serve(1)
+    link = peers.link("node-0", server.training.port)
+    link.send(Ready("x:1"))
+    assigned(link)
+    later = Generation(attempt=2, generation=2, nodes=("node-0",), world_size=1, time=time.time())
+    claim(peers.rundir, later)
+    link.send(Exited(1, {0: 75}))  # its worker has seen the claim
+    link.send(Ready("x:1"))
+    until(lambda: link.finished is not None)
+    assert link.finished == Finish(1, "attempt 2 trains this run now and this process belongs to attempt 1")
+    assert read_generation(peers.rundir) == later, "nothing was written over it"
+
+
+def test_of_two_coordinators_of_one_attempt_the_second_ends_itself_and_not_the_job(peers: Peers) -> None:
+    training = Training(peers.rundir, 1, toy_spec(Path(peers.rundir.root).parent), target=1)
+    claim(peers.rundir, Generation(attempt=1, generation=1, nodes=("other",), world_size=1, time=time.time()))
+    training.membership.ready("node-0", time.monotonic(), store="x:1")
+    with pytest.raises(Superseded, match="generation 1"):
+        asyncio.run(training.run())
+    assert training.membership.finished is None

@@ -50,6 +50,8 @@ def main() -> int:
         dist.all_reduce(flag, op=dist.ReduceOp.SUM)
         if ledger is not None:
             report(ledger, arguments, rundir, step, steps, generation, begun)
+        if flag[0] > 0 and toy.get("drain_fault") and rank == int(toy.get("fault_rank", 0)):
+            raise RuntimeError("toy fault in the drain")
         if flag[0] > 0 or step % int(toy.get("save_every", 5)) == 0 or step == steps:
             save(rundir, step, rank)
         if flag[0] > 0 and step < steps:

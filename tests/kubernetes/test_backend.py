@@ -18,7 +18,7 @@ from zephon.run.attempt_stages import AttemptStages, write_attempt_stages
 from zephon.run.data_end import DataEnd, write_data_end
 from zephon.run.directory import RunDir
 from zephon.run.events import EventLog, EventReader
-from zephon.run.generation import Generation, write_generation
+from zephon.run.generation import Generation, claim
 from zephon.run.handle import Handle, write_handle
 from zephon.run.lease import Lease
 from zephon.run.progress import Progress, write_progress
@@ -93,7 +93,7 @@ def run(plane: Plane, tmp_path: Path) -> Run:
 def test_the_states_from_start_to_deletion(run: Run) -> None:
     assert run.state().state == "STARTING"
     names = run.running()
-    write_generation(run.rundir, Generation(attempt=1, generation=3, nodes=tuple(names), world_size=2, time=time.time()))
+    claim(run.rundir, Generation(attempt=1, generation=3, nodes=tuple(names), world_size=2, time=time.time()))
     found = run.state()
     assert (found.state, found.members, found.target, found.generation) == ("RUNNING", tuple(names), 2, 3)
     run.backend.stop(run.rundir, 1)
@@ -166,7 +166,7 @@ def test_the_history_of_an_attempt_is_counted_from_its_events(run: Run) -> None:
 
 
 def test_a_cluster_that_does_not_answer_is_no_failed_run(run: Run) -> None:
-    write_generation(run.rundir, Generation(attempt=1, generation=3, nodes=("a", "b"), world_size=2, time=time.time()))
+    claim(run.rundir, Generation(attempt=1, generation=3, nodes=("a", "b"), world_size=2, time=time.time()))
     spec = run.rundir.read_json("attempts", "0001", "spec.json")
     config = json.loads(Path(spec["scheduler"]["options"]["kubeconfig"]).read_text())
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"

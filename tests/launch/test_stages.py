@@ -321,7 +321,7 @@ def test_a_failed_stage_ends_the_run_with_its_error_and_no_node_starts(toy: Make
     assert (status.state, status.status) == ("FAILED", 1)
     assert "stage broken failed: RuntimeError: this stage is broken" in status.error
     assert run.events("node_started") == []
-    assert status.stages == {"broken": "failed", "train": "waiting"}
+    assert status.stages == {"broken": "failed", "train": "not run"}
 
 
 def test_a_stage_is_current_only_with_the_hash_of_its_inputs(spec: RunSpec) -> None:

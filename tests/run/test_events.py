@@ -76,12 +76,14 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -
     assert len(reader.read()) == 2
 
 
-def test_a_line_cut_short_by_a_full_disk_costs_itself_and_the_one_on_the_same_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("torn", [b'{"time": 1.0, "att', b"\0" * 4096, b'{"time": 1.0}', b"[]", b"\xff\xfe"])
+def test_a_torn_line_costs_only_itself_is_said_and_the_next_writer_begins_on_its_own(tmp_path: Path, torn: bytes) -> None:
     rundir = RunDir(str(tmp_path))
-    log = EventLog(rundir, 1, "a")
-    log.write("tick", number=0)
-    with open(tmp_path / "events.jsonl", "a", encoding="utf-8") as file:
-        file.write('{"time": 1, "ev')
-    for number in (1, 2):
-        log.write("tick", number=number)
-    assert [event.details["number"] for event in read_events(rundir)] == [0, 2]
+    EventLog(rundir, 1, "a").write("first")
+    with (tmp_path / "events.jsonl").open("ab") as file:
+        file.write(torn)
+    assert [event.kind for event in read_events(rundir)] == ["first"]
+    EventLog(rundir, 2, "b").write("second")
+    EventLog(rundir, 2, "b").write("third")
+    with pytest.warns(UserWarning, match=r"a torn line of .*events.jsonl was passed over"):
+        assert [event.kind for event in read_events(rundir)] == ["first", "second", "third"]

@@ -33,6 +33,7 @@ def test_a_lease_frees_itself_when_its_holder_is_killed_or_stops_renewing(tmp_pa
     assert found is not None
     assert found.holder == "me"
     assert not dataclasses.replace(found, time=found.time - LEASE_S - 1).binds
+    assert not dataclasses.replace(found, time=found.time + 300 * 86400, host="elsewhere").binds, "a clock that is wrong"
     assert dataclasses.replace(found, host="elsewhere").binds
     with pytest.raises(ConfigError, match="taken by another process"):
         Lease(rundir, holder="old").renew()

@@ -12,7 +12,7 @@ from zephon.run.contract_file import Contract, has_contract, read_contract, writ
 from zephon.run.data_end import DataEnd, ended_at, read_data_end, write_data_end
 from zephon.run.directory import RunDir
 from zephon.run.evaluation import HeldOutLoss, read_evaluation, write_evaluation
-from zephon.run.generation import Generation, read_generation, write_generation
+from zephon.run.generation import Generation, claim, read_generation
 from zephon.run.handle import Handle, read_handle, write_handle
 from zephon.run.progress import Progress, read_progress, write_progress
 from zephon.run.stop import read_stop, write_stop
@@ -37,7 +37,7 @@ def test_progress_is_that_of_its_attempt(rundir: RunDir) -> None:
 def test_a_generation_names_its_nodes_in_the_order_of_their_ranks(rundir: RunDir) -> None:
     assert read_generation(rundir) is None
     generation = Generation(attempt=1, generation=7, nodes=("node-1@a", "node-0@b"), world_size=4, time=12.5)
-    write_generation(rundir, generation)
+    claim(rundir, generation)
     assert read_generation(rundir) == generation
 
 

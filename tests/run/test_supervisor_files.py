@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from zephon.errors import ConfigError
 from zephon.run.attempt import attempt_directory
 from zephon.run.directory import RunDir
+from zephon.run.lease import Lease
 from zephon.run.supervisor_files import (
     ControlPort,
     LocalRequest,
+    hold_supervisor_lock,
     read_control_port,
     read_request,
     supervisor_began,
@@ -71,3 +75,17 @@ def test_a_supervisor_lives_until_its_process_ends_however_that_ends(rundir: Run
         assert "BlockingIOError" in second.stderr
         holder.kill()
     assert (supervisor_began(rundir, 1), supervisor_lives(rundir, 1)) == (True, False)
+
+
+def test_a_file_system_without_locks_is_named_with_the_file_and_the_lease_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with pytest.raises(ConfigError, match=r"supervisor\.lock cannot be locked: its file system has no file locks"):
+        hold_supervisor_lock(tmp_path)
+    Lease(RunDir(str(tmp_path)), holder="me").take()
+    with pytest.raises(ConfigError, match="held by me"):
+        Lease(RunDir(str(tmp_path)), holder="other").take()

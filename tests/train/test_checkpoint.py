@@ -132,6 +132,63 @@ def test_a_damaged_part_is_named_and_the_good_checkpoint_before_is_offered_and_u
     assert "step-00000003 is damaged" in found[0]["log"][0]
 
 
+def test_a_run_that_went_back_over_a_damaged_checkpoint_keeps_its_new_one_and_goes_on_from_it(saved, run):
+    flip(step_folder(run, 3) / "__0_0.distcp")
+    back = spec(trainer__reduction="canonical", checkpoint__resume="last_good", checkpoint__keep_last=1, checkpoint__every=1)
+    shutil.copytree(step_folder(run, 3), step_folder(run, 8))  # a later one, damaged too
+    for name in ("meta.json", checkpoints.MARK):
+        path = step_folder(run, 8) / name
+        path.write_text(path.read_text().replace('"step": 3', '"step": 8'))
+    on_ranks(train_and_save, 1, back, str(run), [1])
+    assert checkpoints.complete_steps(RunDir(str(run))) == [3]
+    assert checkpoint.damage(RunDir(str(run)), 3) is None
+
+
+def test_what_a_killed_removal_or_save_left_goes_with_the_next_save(saved, run):
+    (step_folder(run, 2) / checkpoints.MARK).unlink()
+    step_folder(run, 1).mkdir()
+    (step_folder(run, 1) / "__0_0.distcp").write_bytes(b"left")
+    on_ranks(train_and_save, 1, saved[2], str(run), [1])
+    assert checkpoints.steps_on_disk(RunDir(str(run))) == [3, 4]
+
+
+def damage_all(run: Path) -> None:
+    for step in (2, 3):
+        flip(step_folder(run, step) / "__0_0.distcp")
+
+
+def delete_all(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+
+
+def never_complete(run: Path) -> None:
+    for step in (2, 3):
+        (step_folder(run, step) / checkpoints.MARK).unlink()
+
+
+@pytest.mark.parametrize(
+    "harm, words",
+    [
+        (damage_all, "every checkpoint is damaged"),
+        (delete_all, "there is no complete"),
+        (never_complete, "there is no complete"),
+    ],
+)
+def test_a_run_whose_checkpoints_are_gone_never_begins_again_in_silence(saved, run, harm, words):
+    harm(run)
+    back = spec(trainer__reduction="canonical", checkpoint__resume="last_good")
+    for one in on_ranks(load_and_train, 2, back, str(run), 1):
+        assert words in one["error"]
+        assert "one was completed at step 6" in one["error"]
+        assert "the run would begin again at step 0" in one["error"]
+    delete_all(run)
+    with pytest.raises(StateError, match="no complete checkpoint, and one was completed at step 6"):
+        checkpoints.check_kept(RunDir(str(run)))
+    (run / "saved.json").unlink()  # as the error says
+    checkpoints.check_kept(RunDir(str(run)))
+    assert on_ranks(load_and_train, 1, back, str(run), 1)[0]["step"] == 0
+
+
 def own_folder(meet: Meet, rank: int, some: RunSpec, folders: list[str]) -> dict[str, Any]:
     return load_and_train(meet, rank, some, folders[rank], 1)
 

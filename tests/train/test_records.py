@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import fsspec
+import pytest
 
 from tests.train.ranks import Meet, on_ranks
 from tests.train.test_worker import write_run
+from zephon.errors import Superseded
 from zephon.run.checkpoints import complete_steps
 from zephon.run.directory import RunDir
 from zephon.run.metrics import series
@@ -49,3 +51,29 @@ def test_a_mirror_brings_the_far_file_and_takes_it_back():
     folder = mirror.path.parent
     mirror.close()
     assert not folder.exists()
+
+
+def test_a_process_that_has_been_superseded_leaves_the_far_file_to_the_newer_one():
+    run, name = RunDir("memory://superseded"), "ledger"
+
+    def fenced() -> None:
+        raise Superseded("a newer generation", remedy="nothing")
+
+    older, newer = Mirror(run, name, fence=fenced), Mirror(run, name)
+    older.path.write_bytes(b"older\n")
+    newer.path.write_bytes(b"newer\n")
+    with pytest.raises(Superseded):
+        older.push()
+    older.close()
+    assert not run.exists(name)
+    newer.close()
+    assert run.fs.cat_file(run.path(name)) == b"newer\n"
+
+
+def test_what_an_older_process_wrote_meanwhile_does_not_keep_the_newest_from_writing():
+    run, name = RunDir("memory://late"), "ledger"
+    newest = Mirror(run, name)
+    newest.path.write_bytes(b"newest\n")
+    run.write_bytes(name, data=b"by a process that was paused between its look and its write\n")
+    newest.close()
+    assert run.fs.cat_file(run.path(name)) == b"newest\n"

@@ -18,7 +18,7 @@ import pytest
 
 from tests.train.ranks import Meet, on_ranks
 from zephon.run.directory import RunDir
-from zephon.run.generation import Generation, write_generation
+from zephon.run.generation import Generation, claim
 from zephon.run.ledger import compare
 from zephon.run.metrics import series
 from zephon.run.specs import write_spec
@@ -209,10 +209,53 @@ def test_without_a_spec_the_attempt_is_refused(tmp_path):
 def test_a_worker_of_an_older_generation_writes_nothing_and_leaves(tmp_path):
     write_run(tmp_path)
     newest = Generation(attempt=1, generation=7, nodes=("node-0",), world_size=2, time=time.time())
-    write_generation(RunDir(str(tmp_path)), newest)
+    claim(RunDir(str(tmp_path)), newest)
     assert workers(tmp_path, 2, ZEPHON_GENERATION="6") == [75, 75]
     assert not (tmp_path / "ledger.jsonl").exists()
     assert workers(tmp_path, 2, ZEPHON_GENERATION="7") == [0, 0]
+
+
+def sees(meet: Meet, rank: int, folder: str, port: int) -> tuple[int, str]:
+    """A rank whose machine has files of its own under the data's path."""
+    os.chdir(Path(folder) / f"machine-{rank}")
+    return work(meet, rank, folder, 1, port, {}, {})
+
+
+def test_machines_with_other_files_under_one_path_are_refused_before_the_first_step_with_rank_and_counts(tmp_path):
+    for rank, files in enumerate((2, 3)):
+        (tmp_path / f"machine-{rank}" / "data").mkdir(parents=True)
+        for number in range(files):
+            lines = "".join(json.dumps({"text": f"document {i} " * 20}) + "\n" for i in range(50))
+            (tmp_path / f"machine-{rank}" / "data" / f"part-{number}.jsonl").write_text(lines)
+    write_run(tmp_path, data__datasets={"mine": {"path": "data"}}, data__chunk_bytes=1024)
+    for status, log in on_ranks(sees, 2, str(tmp_path), free_port(), timeout=150):
+        assert status == 65
+        assert "data.datasets.mine: rank 1 sees 3 files of" in log
+        assert "and rank 0 sees 2 of" in log
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
+def test_a_paused_worker_that_wakes_up_in_a_superseded_attempt_writes_trains_and_saves_no_more(tmp_path):
+    write_run(tmp_path, trainer__steps=100_000, checkpoint__every=1, checkpoint__background=False)
+    ledger, folder = tmp_path / "ledger.jsonl", tmp_path / "checkpoints"
+    command = [sys.executable, "-m", "zephon.train", "--run", str(tmp_path), "--attempt", "1"]
+    with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True) as paused:
+        deadline = time.monotonic() + 60
+        while not ledger.exists() or ledger.read_bytes().count(b"\n") < 3:
+            assert paused.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        paused.send_signal(signal.SIGSTOP)
+        os.waitpid(paused.pid, os.WUNTRACED)
+        claim(RunDir(str(tmp_path)), Generation(attempt=2, generation=1, nodes=("other",), world_size=1, time=time.time()))
+        before = ledger.read_bytes(), sorted(folder.glob("*/COMPLETE"))
+        paused.send_signal(signal.SIGCONT)
+        assert paused.stderr is not None
+        said = paused.stderr.read()
+        assert paused.wait(60) == 75, said
+    assert "attempt 2 trains this run now and this process belongs to attempt 1" in said
+    assert (ledger.read_bytes(), sorted(folder.glob("*/COMPLETE"))) == before
+    assert workers(tmp_path, 1) == [75], "nor does one that starts late"
 
 
 def test_other_data_under_an_old_ledger_ends_every_rank_and_names_the_lane(unbroken, tmp_path):

@@ -211,6 +211,7 @@ class Coordinator:
 
 async def _main(arguments: argparse.Namespace) -> int:
     rundir, attempt = RunDir(arguments.run), arguments.attempt
+    rundir.check_exclusive()  # the launcher may not have seen this directory
     spec = bring_spec(rundir, attempt)
     coordinator: Coordinator | Training
     if len(spec.stages.order) > 1:

@@ -77,11 +77,12 @@ class ChildStarted:
 
 @dataclasses.dataclass(frozen=True)
 class ChildEnded:
-    """The process has ended, with a status as ``Popen.returncode`` has it, at this unix time."""
+    """The process has ended, with a status as ``Popen.returncode`` has it, at this unix time, after holding ``peak`` bytes."""
 
     handle: int
     status: int
     time: float
+    peak: int
 
 
 _Message = ForkOrder | KillOrder | ChildStarted | ChildEnded
@@ -107,6 +108,7 @@ class ForkServer:
         self._next = 0
         self.pids: dict[int, int] = {}
         self.exits: dict[int, tuple[int, float]] = {}
+        self.peaks: dict[int, int] = {}
 
     @classmethod
     def fork(cls, modules: Sequence[str] = (), *, log: str | None = None) -> ForkServer:
@@ -151,7 +153,10 @@ class ForkServer:
                 self._send(KillOrder(handle, int(sig)))
 
     def poll(self) -> None:
-        """Reads the server's reports; ``exits`` maps handle -> (status as Popen.returncode, unix time)."""
+        """Reads the server's reports.
+
+        ``exits`` maps handle -> (status as Popen.returncode, unix time), ``peaks`` handle -> the most memory it held, in bytes.
+        """
         while select.select([self._link], [], [], 0)[0]:
             self._receive()
 
@@ -186,6 +191,7 @@ class ForkServer:
                 self.pids[report.handle] = report.pid
             elif isinstance(report, ChildEnded):
                 self.exits[report.handle] = (report.status, report.time)
+                self.peaks[report.handle] = report.peak
 
 
 def preload(modules: Sequence[str]) -> None:
@@ -244,13 +250,14 @@ def serve(link: socket.socket) -> None:
 
 def _reap(link: socket.socket, children: dict[int, int]) -> None:
     while children:
-        pid, status = os.waitpid(-1, os.WNOHANG)
+        pid, status, usage = os.wait4(-1, os.WNOHANG)
         if pid == 0:
             return
         handle = children.pop(pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)  # what the child started in its group ends with it
-        link.sendall(_encode(ChildEnded(handle, os.waitstatus_to_exitcode(status), time.time())))
+        peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        link.sendall(_encode(ChildEnded(handle, os.waitstatus_to_exitcode(status), time.time(), peak)))
 
 
 _BLOCKED = (signal.SIGTERM, signal.SIGHUP)

@@ -89,6 +89,8 @@ class Membership:
         self.checkpoint = -1
         self.missing = ""
         self.first_error: WorkerError | None = None
+        self.broken: WorkerError | str | None = None
+        """what ended the last generation where it was no drain, or inside its drain; None once another one has formed"""
         self._formed_once = False
         self._after_loss = False
         self._resizing = False
@@ -173,6 +175,12 @@ class Membership:
     def begin(self, now: float) -> None:
         """Training begins: waiting times count from now."""
         self._changed = self._short_since = now
+
+    def supersede(self, cause: str) -> Finish:
+        """Another attempt has claimed the run: this one ends for good."""
+        self.finished = Finish(Exit.FAILED, cause)
+        self.active = False
+        return self.finished
 
     def progress(self, *, step: int | None, checkpoint: int) -> None:
         """Steps done in this attempt, and the newest complete checkpoint."""
@@ -268,9 +276,11 @@ class Membership:
         statuses = [s for name in self.members if name in self.nodes for s in self.nodes[name].exits.values()]
         crashes = [status for status in statuses if status not in PLANNED]
         error, self.first_error = self.first_error, None
+        reason = self.rerendezvous.reason if self.rerendezvous is not None else ""
+        self.broken = error or (reason if lost or stalled or crashes else None)
         self.active, self.rerendezvous, self._changed, self._short_since = False, None, now, now
         if Exit.REFUSED in statuses:
-            self._finish(Exit.REFUSED, _cause(error, "a worker refused its configuration or contract"))
+            self._finish(Exit.REFUSED, cause_of(error, "a worker refused its configuration or contract"))
         elif stalled:
             self._count_crash(error, [-9], stalled)
         elif crashes and not lost:
@@ -282,7 +292,7 @@ class Membership:
         self.counters.failures += 1
         self.counters.failures_since_checkpoint += 1
         first = error.status if error else crashes[0]
-        cause = _cause(error, stalled or f"a worker ended with status {first}")
+        cause = cause_of(error, stalled or f"a worker ended with status {first}")
         if first > 0 and not self.stepped and not stalled:
             self._finish(Exit.FAILED, "before the first step, so not tried again: " + cause)
         elif self.counters.failures_since_checkpoint > self.rules.budget:
@@ -303,6 +313,7 @@ class Membership:
             return []
         chosen = [n for n in able if n.state == "ready"][:size]
         self.generation += 1
+        self.broken = None
         self.members = tuple(n.name for n in chosen)
         self.active, self._formed_once = True, True
         self.counters.resizes += self._resizing
@@ -339,7 +350,8 @@ def _precedence(error: WorkerError) -> tuple[bool, float]:
     return (not error.stuck, error.time)
 
 
-def _cause(error: WorkerError | None, otherwise: str) -> str:
+def cause_of(error: WorkerError | None, otherwise: str) -> str:
+    """An error of a worker in words; ``otherwise`` where there is none."""
     if error is None:
         return otherwise
     if error.stuck:

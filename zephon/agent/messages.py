@@ -30,6 +30,7 @@ class WorkerError:
         status: its exit status, negative for a signal.
         message: the error in its log; empty where there is none.
         stuck: the worker hung by itself and was killed; ``message`` says where.
+        cut: the worker had not ended when the time for a drain was over, and was killed.
     """
 
     time: float
@@ -38,6 +39,7 @@ class WorkerError:
     status: int
     message: str
     stuck: bool = False
+    cut: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

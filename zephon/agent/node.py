@@ -39,6 +39,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from zephon.agent.forkserver import ForkServer, Start
+from zephon.agent.killed import OutOfMemory
 from zephon.agent.link import Link
 from zephon.agent.membership import STALLED
 from zephon.agent.messages import Exited, Leaving, Ready, WorkerError
@@ -162,6 +163,9 @@ class NodeAgent(SimpleElasticAgent):
         self._handles: dict[int, int] = {}
         self._reported = True
         self._stalled = False
+        self._killed = False  # whether this agent has killed workers
+        self._cut = False  # and did because the time for a drain was over
+        self._memory = OutOfMemory()
         self._first_exit: float | None = None
         spec = WorkerSpec(
             role="node",
@@ -183,6 +187,8 @@ class NodeAgent(SimpleElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._reported, self._first_exit = False, None
+        self._killed = self._cut = False
+        self._memory = OutOfMemory()
         for worker in worker_group.workers:
             env = self._worker_env(worker_group, worker)
             log_file = self._log_file(worker.local_rank)
@@ -223,7 +229,7 @@ class NodeAgent(SimpleElasticAgent):
             self._first_exit = self._first_exit or time.monotonic()
             planned = all(status in PLANNED for status, _ in exits.values())
             if time.monotonic() - self._first_exit > (self.config.drain_s if planned else _LOST_GRACE_S):
-                self._kill(signal.SIGKILL)
+                self._end(cut=planned)
             return RunResult(state=WorkerState.HEALTHY)
         if len(exits) < len(self._handles):
             return RunResult(state=WorkerState.HEALTHY)
@@ -266,7 +272,7 @@ class NodeAgent(SimpleElasticAgent):
             if order is not None and not order.drain:
                 deadline = min(deadline, time.monotonic() + _LOST_GRACE_S)
             if time.monotonic() > deadline:
-                self._kill(signal.SIGKILL)
+                self._end(cut=order is None or order.drain)
                 deadline = time.monotonic() + 10.0  # an unkillable process is reported as running, and waited for no longer
                 if grace < 0:
                     return
@@ -276,6 +282,11 @@ class NodeAgent(SimpleElasticAgent):
 
     def _all_ended(self) -> bool:
         return all(handle in self.server.exits for handle in self._handles.values())
+
+    def _end(self, *, cut: bool) -> None:
+        """Kills the workers that are left; ``cut``: they had their time for a drain."""
+        self._killed, self._cut = True, self._cut or cut
+        self._kill(signal.SIGKILL)
 
     def _kill(self, sig: signal.Signals) -> None:
         for handle in self._handles.values():
@@ -304,9 +315,15 @@ class NodeAgent(SimpleElasticAgent):
     def _error_of(self, rank: int, when: float, status: int, local_rank: int) -> WorkerError:
         log_file = self._log_file(local_rank)
         frame = stuck_frame(log_file) if log_file and self._stalled else ""
+        cut = self._cut and status == -signal.SIGKILL
         message = frame or (last_error(log_file) if log_file else "")
+        if cut:
+            message = f"the drain took longer than elastic.drain_s={self.config.drain_s:g} s"
+        elif status < 0 and not self._killed:
+            handle = self._handles[local_rank]
+            message = self._memory.explain(-status, peak=self.server.peaks.get(handle, 0), said=message)
         node = self.config.node
-        return WorkerError(time=when, rank=rank, node=node, status=status, message=message, stuck=bool(frame))
+        return WorkerError(time=when, rank=rank, node=node, status=status, message=message, stuck=bool(frame), cut=cut)
 
     def _log_file(self, local_rank: int) -> str | None:
         return f"{self.config.log_dir}/rank-{local_rank}.log" if self.config.log_dir else None

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from zephon.agent.membership import Action, Form, Membership, Release
+from zephon.agent.membership import Action, Form, Membership, Release, cause_of
 from zephon.agent.messages import (
     Assign,
     Beat,
@@ -28,15 +28,17 @@ from zephon.agent.messages import (
     Ready,
     Released,
     Rerendezvous,
+    WorkerError,
 )
 from zephon.agent.resizes import Resizes
 from zephon.agent.rules import rules_of
 from zephon.agent.server import Server
+from zephon.errors import Superseded
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.run.events import EventLog
 from zephon.run.finished import missing_at_end
-from zephon.run.generation import Generation, read_generation, write_generation
+from zephon.run.generation import Generation, claim, newest_claim, read_generation
 from zephon.run.progress import Progress, read_progress
 from zephon.run.secret import make_secret
 from zephon.run.stop import read_stop
@@ -76,16 +78,14 @@ class Training:
         self.rundir, self.attempt, self.spec, self.expected, self.last = rundir, attempt, spec, expected, last
         self.events = EventLog(rundir, attempt, "coordinator")
         self.server = Server()
-        known = read_generation(rundir)
+        known, newest = read_generation(rundir), newest_claim(rundir)
         now = time.monotonic()
         rules = rules_of(spec)
         if linger:
             rules = dataclasses.replace(rules, join_timeout_s=math.inf)
-        self.membership = Membership(
-            rules, target=target, expected=expected, generation=known.generation if known else 0, now=now
-        )
+        self.membership = Membership(rules, target=target, expected=expected, generation=newest[1], now=now)
         self._stop = read_stop(rundir, attempt)
-        if known is not None and known.attempt == attempt:
+        if known is not None and known.order == newest and known.attempt == attempt:
             stopped = self._stop is not None and self._stop.time > known.time  # then they have ended, or will soon
             self.membership.adopt(known.nodes, now, returning=not stopped)
         self.resizes = Resizes()
@@ -129,6 +129,23 @@ class Training:
         for node in self.server.connected():
             self.server.send(node, finish)
 
+    def drain_failure(self) -> str:
+        """Why the end of the last generation was no clean drain, and what that cost; empty where it was one.
+
+        A drain that was cut off before the first step has lost nothing.
+        """
+        members = self.membership
+        broken = members.broken or ("its nodes ended and did not say how" if members.active else None)
+        if broken is None:
+            return ""
+        progress, saved = read_progress(self.rundir, self.attempt), max(newest_checkpoint(self.rundir), 0)
+        lost = max(0, progress.step - saved) if progress else 0
+        cut = isinstance(broken, WorkerError) and broken.cut
+        if cut and not lost:
+            return ""
+        cause = broken.message if isinstance(broken, WorkerError) and cut else _worded(broken)
+        return f"{cause}; {lost} steps were lost (the last checkpoint is of step {saved})" if lost else cause
+
     # What the server reports
 
     def received(self, node: str, message: FromAgent) -> None:
@@ -154,6 +171,8 @@ class Training:
     def gone(self, node: str) -> None:
         self.membership.gone(node, time.monotonic())
         self.events.write("node_gone", node=node)
+        if not self.membership.nodes and (failure := self.drain_failure()):
+            self.events.write("drain_failed", cause=failure)
 
     def refused(self, node: str, error: str) -> None:
         """Written once a minute at most: a stranger could fill the disk with events."""
@@ -218,7 +237,13 @@ class Training:
         formed = Generation(
             attempt=self.attempt, generation=form.generation, nodes=form.nodes, world_size=world, time=time.time()
         )
-        write_generation(self.rundir, formed)
+        try:
+            claim(self.rundir, formed)
+        except Superseded as error:
+            if newest_claim(self.rundir)[0] <= self.attempt:
+                raise  # another coordinator of this attempt: this one ends, and where it is started again it adopts
+            self._act(self.membership.supersede(error.what))
+            return
         self.events.write("generation", generation=form.generation, nodes=list(form.nodes), world_size=world)
         progress = read_progress(self.rundir, self.attempt)
         self.resizes.formed(form.generation, time.time(), nodes=len(form.nodes), progress=progress)
@@ -248,3 +273,7 @@ class Training:
         limit = self.spec.elastic.stall_s * (_FIRST_STEP_FACTOR if self._first_step else 1.0)
         if now - self._watched_since > limit:
             self.membership.stalled(step, now - self._watched_since, now)
+
+
+def _worded(broken: WorkerError | str) -> str:
+    return cause_of(broken, "") if isinstance(broken, WorkerError) else broken

@@ -24,7 +24,7 @@ from zephon.launch.fork import Parent, forked, write_weights
 from zephon.launch.job import BUILT_IN, DEFAULT_WORKER, Job
 from zephon.launch.status import absolute, records_dir, status_of
 from zephon.launch.stored import changed, check_relative, check_same, forget_measures, relocated
-from zephon.run.checkpoints import newest_checkpoint
+from zephon.run.checkpoints import check_kept, newest_checkpoint
 from zephon.run.contract_file import Contract, has_contract, read_contract
 from zephon.run.directory import RunDir
 from zephon.run.environment import environment, write_environment
@@ -32,7 +32,7 @@ from zephon.run.events import EventLog, EventReader
 from zephon.run.handle import Handle, read_handle, write_handle
 from zephon.run.lease import Lease
 from zephon.run.ledger import has_ledger
-from zephon.run.specs import new_attempt, newest_spec
+from zephon.run.specs import first_spec, new_attempt, newest_spec
 from zephon.run.state import AttemptState, State
 from zephon.spec.experiment import RunSpec
 from zephon.stages import stage as stages
@@ -108,6 +108,7 @@ def start(
     with _held(rundir, spec) as lease:
         before = _check_ended(rundir)
         contract, allowed = _contract(rundir, spec, files, allow, parent)
+        check_kept(rundir)
         done = newest_checkpoint(rundir)
         if done >= spec.trainer.steps and not outstanding(spec, rundir, here=backend(spec.scheduler.name).here):
             lease.release()
@@ -142,6 +143,7 @@ def start(
 @contextlib.contextmanager
 def _held(rundir: RunDir, spec: RunSpec) -> Iterator[Lease]:
     """The run's lease. The block releases it or hands it on; an error releases it."""
+    rundir.check_exclusive()
     lease = Lease(rundir, holder=f"launcher of {spec.name}")
     lease.take()
     try:
@@ -238,6 +240,14 @@ def _forked(spec: RunSpec, name: str) -> tuple[RunSpec, Parent]:
     return forked(spec, name, parent=parent, changes=changes, run=url_of(child, rundir_of(child)))
 
 
+def _as_begun(spec: RunSpec, rundir: RunDir) -> RunSpec:
+    """With the rule of the run's first start for a damaged checkpoint: another one that was typed later was for one attempt."""
+    begun = first_spec(rundir)
+    if begun is None:
+        return spec
+    return dataclasses.replace(spec, checkpoint=dataclasses.replace(spec.checkpoint, resume=begun.checkpoint.resume))
+
+
 def _fork_exists(name: str) -> ConfigError:
     return ConfigError(
         f"fork={name}: a run of that name exists",
@@ -278,7 +288,7 @@ def resume(
         if not overrides and fork is None and before.resume(rundir, attempt):
             resumed_at = max(newest_checkpoint(rundir), 0)
             return Started(rundir=rundir, attempt=attempt, handle=handle.handle, resumed_at=resumed_at)
-    stored = relocated(newest_spec(rundir), rundir)
+    stored = relocated(_as_begun(newest_spec(rundir), rundir), rundir)
     spec = changed(stored, overrides, config_dir=config_dir)
     check_same(spec, stored)
     if backend(spec.scheduler.name).here:

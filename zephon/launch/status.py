@@ -19,9 +19,10 @@ from zephon.run.directory import RunDir
 from zephon.run.environment import read_environment
 from zephon.run.events import Event, EventReader
 from zephon.run.lease import read_lease
-from zephon.run.progress import Progress, read_progress
+from zephon.run.progress import Progress, drain_warning, read_progress
 from zephon.run.specs import find_spec
 from zephon.run.state import AttemptState, Resized
+from zephon.spec.experiment import RunSpec
 
 LIVE = ("QUEUED", "STARTING", "RUNNING", "TRAINING", "DRAINING", "DEGRADED", "STALLED", "UNKNOWN", "ELSEWHERE")
 _ONE_LOSS_S = 120.0  # a node's end and what its peers report of it within this time are one event
@@ -44,10 +45,11 @@ class RunStatus:
         notes: what else the cluster says of the attempt now, a sentence each.
         error: what ended or last disturbed the run; in a loss, what happened to its victim.
         also: what others saw of the same.
+        warning: why a drain may lose steps, by what the newest save took.
         started, took_s: when the newest attempt was started, and how long it runs or ran.
         resize: the last ``resized`` event: sizes, stall, its parts, steps lost.
-        stages: each stage's state in this attempt (waiting, running, done, skipped, failed, stopped, interrupted), in order;
-            empty where training is all.
+        stages: each stage's state in this attempt (waiting, running, done, skipped, failed, stopped, interrupted, not run),
+            in order; empty where training is all.
     """
 
     name: str
@@ -77,6 +79,7 @@ class RunStatus:
     notes: tuple[str, ...] = ()
     error: str = ""
     also: tuple[str, ...] = ()
+    warning: str = ""
     failures: int = 0
     lost: int = 0
     resizes: int = 0
@@ -154,6 +157,7 @@ def status_of(rundir: RunDir, *, now: float | None = None, events: EventReader |
         notes=state.notes,
         error=causes[0] if causes else "",
         also=causes[1:],
+        warning=_drain_warning(progress, spec) if not state.ended and stepped == attempt else "",
         failures=state.counts.failures,
         lost=state.counts.lost,
         resizes=state.counts.resizes,
@@ -186,8 +190,9 @@ def _shown(state: AttemptState, *, stepped: bool, stalled: bool, finished: bool)
 
 
 def _stages(state: AttemptState) -> dict[str, str]:
-    """In an attempt that has ended, a stage that was running is interrupted."""
-    return {name: "interrupted" if state.ended and stage == "running" else stage for name, stage in state.stages.items()}
+    """In an attempt that has ended, a stage that was running is interrupted, and nothing waits any more."""
+    ended = {"running": "interrupted", "waiting": "not run"} if state.ended else {}
+    return {name: ended.get(stage, stage) for name, stage in state.stages.items()}
 
 
 def _newest_progress(rundir: RunDir, attempts: Sequence[int]) -> tuple[int, Progress]:
@@ -196,6 +201,12 @@ def _newest_progress(rundir: RunDir, attempts: Sequence[int]) -> tuple[int, Prog
         if (progress := read_progress(rundir, attempt)) is not None:
             return attempt, progress
     return 0, Progress(step=0, steps=0, time=0.0)
+
+
+def _drain_warning(progress: Progress, spec: RunSpec | None) -> str:
+    if spec is None:
+        return ""
+    return drain_warning(save_s=progress.save_s, step_s=progress.pace_s, drain_s=spec.elastic.drain_s)
 
 
 def _causes(events: Sequence[Event]) -> tuple[str, ...]:
@@ -215,6 +226,8 @@ def _failure(event: Event) -> tuple[float, str] | None:
     """When and how a worker, a stage or the job failed."""
     details = event.details
     if event.kind in ("stage_ended", "finish") and details["status"] not in (Exit.DONE, Exit.LEFT):
+        return event.time, str(details["cause"])
+    if event.kind == "drain_failed":
         return event.time, str(details["cause"])
     if event.kind == "workers_exited" and details.get("error"):
         error = details["error"]

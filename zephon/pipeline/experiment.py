@@ -49,7 +49,7 @@ def datasets_of(spec: RunSpec) -> list[Dataset]:
     return _with_one_field("data.datasets", spec.data.datasets)
 
 
-def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int, drop_last: bool = True) -> Pipeline:
+def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> Pipeline:
     """The evaluation's text for one rank: every document once, in stored order, each dataset in proportion to its size."""
     if not spec.trainer.eval_data:
         raise ConfigError(
@@ -70,7 +70,7 @@ def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_s
         _options(Pipeline(source), spec, dp_rank, dp_size)
         .tokenize(tokenizer, field=_field(data), special_tokens=spec.tokenizer.special_tokens)
         .pack_flat(context_length=spec.pipeline.context_length)
-        .batch(spec.trainer.microbatch_size, drop_last=drop_last)
+        .batch(spec.trainer.microbatch_size, drop_last=False)
     )
 
 

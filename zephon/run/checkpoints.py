@@ -5,7 +5,8 @@
         meta.json                        ``Meta``: what a reader without torch may want
         COMPLETE                         ``Marker``, written last: every file with its size and SHA-256
 
-Without ``COMPLETE`` a folder is an interrupted save.
+Without ``COMPLETE`` a folder is an interrupted save or an interrupted removal. ``saved.json`` in the run directory has the
+step of the newest one that was completed, so that a run whose checkpoints are gone does not begin again in silence.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, Self
 
+from zephon.errors import StateError
 from zephon.run.directory import RunDir
 
 VERSION = 1
 MARK, META = "COMPLETE", "meta.json"
-_FOLDER = "checkpoints"
+_FOLDER, _SAVED = "checkpoints", "saved.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,6 +133,29 @@ def read_marker(rundir: RunDir, step: int) -> Marker | None:
 def write_marker(rundir: RunDir, marker: Marker) -> None:
     """Completes a checkpoint."""
     rundir.write_json(_FOLDER, name_of(marker.step), MARK, data=marker.to_dict())
+    rundir.write_json(_SAVED, data={"step": marker.step})
+
+
+def last_saved(rundir: RunDir) -> int:
+    """The step of the checkpoint that was completed last, whether or not it is still there; -1 before the first."""
+    data = rundir.find_json(_SAVED)
+    return int(data["step"]) if isinstance(data, dict) else -1
+
+
+def check_kept(rundir: RunDir) -> None:
+    """Raises StateError: checkpoints were completed, and there is none now."""
+    if (saved := last_saved(rundir)) >= 0 and newest_checkpoint(rundir) < 0:
+        raise begins_again(rundir, f"{rundir.path(_FOLDER)} has no complete checkpoint, and one was completed at step {saved}")
+
+
+def begins_again(rundir: RunDir, what: str) -> StateError:
+    """The refusal to train again from step 0 what a checkpoint had."""
+    return StateError(
+        what,
+        follows="the run would begin again at step 0",
+        remedy=f"restore the checkpoints from a copy, or start a new run with another name=; to begin this one again, "
+        f"delete {rundir.path(_FOLDER)} and {rundir.path(_SAVED)}",
+    )
 
 
 def read_meta(rundir: RunDir, step: int) -> Meta:
@@ -146,6 +171,7 @@ def begin(rundir: RunDir, meta: Meta) -> None:
 
 
 def remove(rundir: RunDir, step: int) -> None:
-    """Removes a complete checkpoint. The marker goes first: an interrupted removal must not look like a checkpoint."""
-    rundir.fs.rm_file(path_of(rundir, step, MARK))
+    """Removes a checkpoint, or what is left of one. The marker goes first: an interrupted removal is no checkpoint."""
+    if is_complete(rundir, step):
+        rundir.fs.rm_file(path_of(rundir, step, MARK))
     rundir.fs.rm(path_of(rundir, step), recursive=True)

@@ -6,10 +6,12 @@
     calibration.json       tokens a byte of each dataset           rank 0, stage calibrate            run/calibration.py
     evaluation.json        loss on held-out data                   stage evaluate                     run/evaluation.py
     generation.json        the membership that may write           coordinator                        run/generation.py
+    generations/           every membership that was claimed       coordinator                        run/generation.py
     ledger.jsonl           one line per step, with its digest      rank 0                             run/ledger.py
     metrics.jsonl          one line per step, with its numbers     rank 0                             run/metrics.py
     data_end.json          where data ended before the last step   rank 0                             run/data_end.py
     events.jsonl events/   what happened to the run                launcher, supervisor, coordinator  run/events.py
+    saved.json             the checkpoint completed last           rank 0                             run/checkpoints.py
     checkpoints/           step-00000030/ with meta.json, COMPLETE all ranks                          run/checkpoints.py
     stages/                NAME.json: a stage as it ran last       the stage, coordinator             run/stage_records.py
     attempts/0001/             one start of the run
@@ -34,6 +36,9 @@ Other programs read what is in parent/ (weights of a fork's parent) and tensorbo
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import inspect
 import json
 import os
 import posixpath
@@ -42,12 +47,16 @@ import uuid
 from typing import Any
 
 import fsspec
+from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from zephon.errors import ConfigError, install_line_of
+from zephon.errors import ConfigError
 
 PARENT, TENSORBOARD = "parent", "tensorboard"
 _REFUSED = (409, 412)  # another write came in the same moment, or before
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of a file system without locks
+_ONE_PART = 64 << 20
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)  # of a file system without hard links
 
 
 class RunDir:
@@ -62,7 +71,7 @@ class RunDir:
             raise ConfigError(
                 f"the run directory {url} cannot be used: {error}",
                 follows="the run could not keep its state",
-                remedy=f"{install_line_of(url) or 'install what the scheme needs'}, or use another runs=",
+                remedy="install what the scheme needs (S3: zephon-elastic[s3]), or use another runs=",
             ) from error
         self.url = url
         self.local = isinstance(self.fs, LocalFileSystem)
@@ -90,7 +99,7 @@ class RunDir:
 
     def write_json(self, *parts: str, data: Any) -> None:
         """Replaces a small file as a whole: a reader sees the old one or the new one."""
-        self.write_bytes(*parts, data=(json.dumps(data, sort_keys=True, indent=2, ensure_ascii=False) + "\n").encode())
+        self.write_bytes(*parts, data=as_bytes(data))
 
     def write_bytes(self, *parts: str, data: bytes) -> None:
         path = self.path(*parts)
@@ -113,22 +122,53 @@ class RunDir:
     def create(self, *parts: str, data: Any) -> bool:
         """Writes a small file only if it does not exist; False when it does.
 
-        No two callers both get True on a local disk, nor on a store with conditional writes (S3 has them).
+        No two callers both get True on a local disk, nor on a store that passes ``check_exclusive``.
         """
         if not self.local:
-            return self._conditional(*parts, data=data, mode="create")
+            return self._conditional(*parts, data=as_bytes(data), mode="create")
         path = self.path(*parts)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         scratch = f"{path}.{uuid.uuid4().hex}.tmp"
         try:
-            with open(scratch, "x", encoding="utf-8") as file:
-                json.dump(data, file, sort_keys=True, indent=2, ensure_ascii=False)
+            with open(scratch, "xb") as file:
+                file.write(as_bytes(data))
             os.link(scratch, path)
         except FileExistsError:
             return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return _create_in_place(path, as_bytes(data))
         finally:
-            os.unlink(scratch)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(scratch)
         return True
+
+    def check_exclusive(self) -> None:
+        """Refuses a store on which two callers of ``create`` could both succeed: two attempts could then train at once.
+
+        Raises:
+            ConfigError: its client checks and then writes, or its server ignores the condition.
+        """
+        if self.local:
+            return
+        if not _has_exclusive_create(self.fs):
+            raise self._not_exclusive(f"its client ({type(self.fs).__name__}) cannot create a file only where there is none")
+        probe = ("generations", f"probe-{uuid.uuid4().hex}")
+        try:
+            both = self.create(*probe, data=1) and self.create(*probe, data=2)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.rm_file(self.path(*probe))
+        if both:
+            raise self._not_exclusive("its server overwrote a file that was to be created only where there is none")
+
+    def _not_exclusive(self, why: str) -> ConfigError:
+        return ConfigError(
+            f"the run directory {self.url} cannot keep two attempts apart: {why}",
+            follows="two starts in one moment would train the run at the same time",
+            remedy="use a store with conditional writes (S3, Google Cloud Storage, Azure) or a file system for runs=",
+        )
 
     def version(self, *parts: str) -> str:
         """The version of a small file, for ``replace``; empty where the storage cannot replace conditionally.
@@ -138,20 +178,22 @@ class RunDir:
         info = self.fs.info(self.path(*parts))
         return str(info["ETag"]) if "s3" in self.fs.protocol else ""
 
-    def replace(self, *parts: str, data: Any, version: str) -> bool:
-        """Replaces a small file only if its version is still ``version``; False when it is not.
+    def replace(self, *parts: str, data: bytes, version: str | None) -> bool:
+        """Replaces a file only if its version is still ``version`` (None: there is none); False when it is not.
 
-        An empty ``version`` (a local disk, a store without versions) always replaces it.
+        An empty ``version`` (a local disk, a store without versions) always replaces it, and so does a file that an
+        object store takes in parts, which have no condition.
         """
-        if not version:
-            self.write_json(*parts, data=data)
+        if version == "" or self.local or len(data) > _ONE_PART:
+            self.write_bytes(*parts, data=data)
             return True
+        if version is None:
+            return self._conditional(*parts, data=data, mode="create")
         return self._conditional(*parts, data=data, IfMatch=version)
 
-    def _conditional(self, *parts: str, data: Any, **condition: str) -> bool:
-        text = json.dumps(data, sort_keys=True, indent=2, ensure_ascii=False)
+    def _conditional(self, *parts: str, data: bytes, **condition: str) -> bool:
         try:
-            self.fs.pipe_file(self.path(*parts), text.encode(), **condition)
+            self.fs.pipe_file(self.path(*parts), data, **condition)
         except (FileExistsError, FileNotFoundError):
             return False
         except OSError as error:
@@ -176,3 +218,25 @@ class RunDir:
     def in_attempt(attempt: int, *parts: str) -> tuple[str, ...]:
         """The parts of a path below an attempt's directory."""
         return ("attempts", RunDir.attempt_name(attempt), *parts)
+
+
+def as_bytes(data: Any) -> bytes:
+    """A small file's content, as ``write_json`` writes it."""
+    return (json.dumps(data, sort_keys=True, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _create_in_place(path: str, data: bytes) -> bool:
+    """Creates a file where there are no hard links: one of several callers succeeds, and a reader may see half of it."""
+    try:
+        with open(path, "xb") as file:
+            file.write(data)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _has_exclusive_create(fs: AbstractFileSystem) -> bool:
+    """Whether a store's client has a conditional write of its own: that of fsspec's base class looks and then writes."""
+    methods = [method for name in ("_pipe_file", "pipe_file") if (method := getattr(type(fs), name, None)) is not None]
+    own = [method for method in methods if method.__module__ not in ("fsspec.spec", "fsspec.asyn")]
+    return any("mode" in inspect.signature(method).parameters for method in own)

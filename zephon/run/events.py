@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
@@ -76,9 +77,11 @@ class EventLog:
         if self.rundir.local:
             path = self.rundir.path(FILE)
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)  # less the umask, like the other files
+            handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)  # less the umask, like the other files
             try:
-                os.write(handle, line.encode() + b"\n")
+                size = os.fstat(handle).st_size
+                torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # by a crash: the line begins on its own
+                os.write(handle, b"\n" * torn + line.encode() + b"\n")
             finally:
                 os.close(handle)
             return
@@ -122,9 +125,12 @@ class EventReader:
         data: bytes = self._rundir.fs.cat_file(path, start=offset, end=size)
         end = data.rfind(b"\n") + 1
         self._offsets[path] = offset + end
-        for line in data[:end].splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a full disk cut it short, and the next is on it
-                yield Event.from_dict(json.loads(line))
+        for line in data[:end].split(b"\n"):
+            try:
+                if line:
+                    yield Event.from_dict(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError):  # a crash or a full disk cut it short
+                warnings.warn(f"a torn line of {path} was passed over: {line[:40]!r}", stacklevel=2)
 
 
 def read_events(rundir: RunDir) -> list[Event]:

@@ -14,13 +14,14 @@ import hashlib
 import json
 import math
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
-from zephon.errors import LedgerMismatch, ZephonError
+from zephon.errors import LedgerMismatch
 from zephon.run.directory import RunDir
 from zephon.types import Array
 
@@ -128,33 +129,30 @@ def steps_recorded(rundir: RunDir) -> int:
         start = max(0, size - wanted)
         lines = rundir.fs.cat_file(path, start=start, end=size).split(b"\n")[:-1]
         lines = lines[1:] if start else lines  # the first one may have begun before
-        if lines or not start:
-            return int(json.loads(lines[-1])["step"]) + 1 if lines else 0
+        entries = [entry for line in lines if (entry := _entry(line)) is not None]
+        if entries or not start:
+            return entries[-1].step + 1 if entries else 0
         wanted *= 4
 
 
 def read_ledger(path: str) -> Iterator[Entry]:
-    """All lines in the order written, from a path or a URL.
-
-    A line that a crash has torn is skipped at the very end; elsewhere it is an error.
-    """
+    """All lines in the order written, from a path or a URL. A torn one is passed over with a warning."""
     file = RunDir(path)
-    lines = file.fs.cat_file(file.root).decode().split("\n")
+    lines = file.fs.cat_file(file.root).split(b"\n")
     for number, line in enumerate(lines, 1):
-        if not line:
-            continue
-        try:
-            loaded = json.loads(line)
-            step, digest, lanes = loaded.pop("step"), loaded.pop("digest"), loaded.pop("lanes")
-        except (ValueError, KeyError) as error:
-            if number == len(lines):
-                return
-            raise ZephonError(
-                f"line {number} of {path} is not a ledger line",
-                follows="steps could not be compared",
-                remedy="restore the file; only its last line may be torn by a crash",
-            ) from error
-        yield Entry(int(step), str(digest), tuple(lanes), loaded)
+        if (entry := _entry(line)) is not None:
+            yield entry
+        elif line and number < len(lines):  # the last line may be one that is just being written
+            warnings.warn(f"line {number} of {path} is torn and was passed over", stacklevel=2)
+
+
+def _entry(line: bytes) -> Entry | None:
+    """None where a crash or a failing disk has torn the line."""
+    try:
+        loaded = json.loads(line)
+        return Entry(int(loaded.pop("step")), str(loaded.pop("digest")), tuple(loaded.pop("lanes")), loaded)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _repair(path: str) -> None:
@@ -165,6 +163,25 @@ def _repair(path: str) -> None:
         data = file.read()
         if data and not data.endswith(b"\n"):
             file.truncate(data.rfind(b"\n") + 1)
+
+
+def two_at_once(path: str) -> str:
+    """Where an older membership wrote after a newer one had begun to write, as a sentence; empty where none did."""
+    newest: Entry | None = None
+    for entry in read_ledger(_file_of(path)):
+        if newest is not None and _writer(entry) < _writer(newest):
+            (attempt, generation), (later, latest) = _writer(entry), _writer(newest)
+            return (
+                f"two wrote at once: step {entry.step} is by attempt {attempt}, generation {generation}, "
+                f"after step {newest.step} by attempt {later}, generation {latest}"
+            )
+        newest = entry
+    return ""
+
+
+def _writer(entry: Entry) -> tuple[int, int]:
+    """Attempt and generation, which only grow in a ledger that one process at a time has written."""
+    return int(entry.rest.get("attempt", 0)), int(entry.rest.get("generation", 0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,14 +237,15 @@ def compare(path: str, other: str | None = None) -> Comparison:
         steps &= {entry.step for entry in entries}
     if not steps:
         return Comparison(0, None, None, "the ledgers have no step in common: nothing was compared")
-    repeated = 0
+    repeated, lines = 0, Counter(entry.step for entry in entries)
     sentence = f"{len(steps)} steps compared: the same global batch at every step"
     if other is None:
-        repeated = sum(times > 1 for times in Counter(entry.step for entry in entries).values())
+        repeated = sum(times > 1 for times in lines.values())
+        sentence = f"{repeated} of {len(steps)} steps were trained more than once: the same global batch each time"
         if not repeated:
             sentence = f"none of {len(steps)} steps was trained more than once: there was nothing to compare"
-            return Comparison(len(steps), None, None, sentence)
-        sentence = f"{repeated} of {len(steps)} steps were trained more than once: the same global batch each time"
+    if missing := [step for step in range(min(lines), max(lines)) if step not in lines]:
+        sentence += f"; {len(missing)} steps have no line, the first is step {missing[0]}"
     if apart:
         sentence += f"; losses {max(apart):.1e} apart at most, relative" if max(apart) else "; losses equal to the last bit"
     return Comparison(len(steps), None, None, sentence, max(apart, default=None), repeated)

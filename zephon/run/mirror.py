@@ -5,9 +5,12 @@ In a local run directory the copy is the file itself.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+from zephon.errors import Superseded
 from zephon.run.directory import RunDir
 
 
@@ -16,10 +19,14 @@ class Mirror:
 
     Call ``push`` before every checkpoint and ``close`` at the end: then the file holds every step of every checkpoint. Steps
     that a crash costs are trained and recorded again.
+
+    Args:
+        fence: raises Superseded where a newer generation has the run.
     """
 
-    def __init__(self, rundir: RunDir, name: str) -> None:
-        self._rundir, self._name, self._pushed = rundir, name, 0
+    def __init__(self, rundir: RunDir, name: str, *, fence: Callable[[], None] = lambda: None) -> None:
+        self._rundir, self._name, self._fence, self._pushed = rundir, name, fence, 0
+        self._version: str | None = None  # of the file that the copy began with; None where there was none
         self._folder = None if rundir.local else tempfile.TemporaryDirectory(prefix="zephon-")
         if self._folder is None:
             self.path = Path(rundir.path(name))
@@ -27,17 +34,26 @@ class Mirror:
         else:
             self.path = Path(self._folder.name, name)
             if rundir.exists(name):
+                self._version = rundir.version(name)
                 self.path.write_bytes(rundir.fs.cat_file(rundir.path(name)))
 
     def push(self) -> None:
-        """Brings the run directory's copy up to date."""
+        """Brings the run directory's copy up to date.
+
+        Raises:
+            Superseded: a newer generation has the run; what this process has added is dropped.
+        """
         if self._folder is None or not self.path.exists() or self.path.stat().st_size == self._pushed:
             return
+        self._fence()
         data = self.path.read_bytes()
-        self._rundir.write_bytes(self._name, data=data)
-        self._pushed = len(data)
+        while not self._rundir.replace(self._name, data=data, version=self._version):
+            self._fence()  # somebody has written the file since: where it is not a newer generation, an older one has
+            self._version = self._rundir.version(self._name)
+        self._pushed, self._version = len(data), self._rundir.version(self._name)
 
     def close(self) -> None:
-        self.push()
+        with contextlib.suppress(Superseded):
+            self.push()
         if self._folder is not None:
             self._folder.cleanup()

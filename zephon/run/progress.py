@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from zephon.run.directory import RunDir
 from zephon.run.plain import as_record
 
 _FILE = "progress.json"
+DRAIN_MARGIN = 1.5  # times a step and its save: the limit for a drain should be above
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,7 @@ class Progress:
         recorded: steps that the ledger had then.
         step_s: seconds that this step took.
         pace_s: seconds per step, as the mean of the newest steps.
+        save_s: seconds that the newest save took; None before the first.
         loss, tokens_per_s, lr, digest: of this step.
     """
 
@@ -34,6 +37,7 @@ class Progress:
     recorded: int = 0
     step_s: float | None = None
     pace_s: float | None = None
+    save_s: float | None = None
     loss: float | None = None
     tokens_per_s: float | None = None
     lr: float | None = None
@@ -43,6 +47,17 @@ class Progress:
     def left_s(self) -> float | None:
         """Seconds until the last step at the present pace."""
         return None if self.pace_s is None else (self.steps - self.step) * self.pace_s
+
+
+def drain_warning(*, save_s: float | None, step_s: float | None, drain_s: float) -> str:
+    """Why a drain may not end within ``elastic.drain_s``, by the newest save and step; empty where it will, or is not known."""
+    needed = (save_s or 0.0) + (step_s or 0.0)
+    if save_s is None or needed * DRAIN_MARGIN <= drain_s:
+        return ""
+    return (
+        f"a drain may lose steps: a step and its save take {needed:.1f} s and elastic.drain_s={drain_s:g}; "
+        f"set at least {math.ceil(needed * DRAIN_MARGIN)}"
+    )
 
 
 def read_progress(rundir: RunDir, attempt: int) -> Progress | None:

@@ -44,4 +44,8 @@ def read_record(rundir: RunDir, name: str) -> StageRecord | None:
 
 
 def write_record(rundir: RunDir, record: StageRecord) -> None:
+    """Replaces the stage's record, unless a later attempt has written it: that one has the run now."""
+    known = read_record(rundir, record.name)
+    if known is not None and known.attempt > record.attempt:
+        return
     rundir.write_json(_FOLDER, f"{record.name}.json", data=dataclasses.asdict(record))

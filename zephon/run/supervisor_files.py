@@ -13,8 +13,9 @@ import json
 import os
 from pathlib import Path
 
+from zephon.errors import ConfigError
 from zephon.run.attempt import attempt_directory
-from zephon.run.directory import RunDir
+from zephon.run.directory import NO_LOCKS, RunDir
 from zephon.run.plain import as_record
 
 _REQUEST, _CONTROL, _LOCK = "request.json", "control.json", "supervisor.lock"
@@ -85,9 +86,19 @@ def hold_supervisor_lock(directory: Path) -> None:
 
     Raises:
         BlockingIOError: another supervisor holds it.
+        ConfigError: the file system has no locks.
     """
     lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        raise ConfigError(
+            f"{directory / _LOCK} cannot be locked: its file system has no file locks",
+            follows="nobody could tell whether this attempt is alive",
+            remedy="use runs= on a local disk, on a network file system with locks, or in an object store",
+        ) from error
     os.set_inheritable(lock, False)
 
 

@@ -14,6 +14,7 @@ import hashlib
 import json
 import posixpath
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import NamedTuple, TypeVar, cast
@@ -32,8 +33,10 @@ from zephon.run.checkpoints import (
     Meta,
     SavedFile,
     begin,
+    begins_again,
     complete_steps,
     is_complete,
+    last_saved,
     name_of,
     path_of,
     read_marker,
@@ -76,14 +79,15 @@ def damage(run: RunDir, step: int, *, part: int = 0, parts: int = 1) -> str | No
 
 
 def choose(run: RunDir, membership: Membership, *, policy: str, log: Callable[[str], None]) -> int | None:
-    """The step to resume from, the same on every rank; None where there is no complete checkpoint.
+    """The step to resume from, the same on every rank; None where there has never been a complete checkpoint.
 
     Args:
         policy: ``latest`` refuses a damaged newest checkpoint, ``last_good`` goes back to the one before.
         log: receives a line for each folder that is skipped.
 
     Raises:
-        StateError: the newest complete checkpoint is damaged and the policy is ``latest``.
+        StateError: the newest complete checkpoint is damaged and the policy is ``latest``; or there were checkpoints, and
+            none of them can be used.
     """
     on_disk = steps_on_disk(run)
     local = {
@@ -105,14 +109,19 @@ def choose(run: RunDir, membership: Membership, *, policy: str, log: Callable[[s
             return step
         older = [s for s in common if s < step]
         if policy == "latest":
+            what = f"checkpoint {name_of(step)} of {run.url} is damaged: {reason}"
+            if not older:
+                raise begins_again(run, what)
             raise StateError(
-                f"checkpoint {name_of(step)} of {run.url} is damaged: {reason}",
+                what,
                 follows="training would go on from other weights, or from none",
-                remedy=f"resume with checkpoint.resume=last_good to go back to {name_of(older[-1])}"
-                if older
-                else "restore the file from a copy, or delete the checkpoints folder to begin again",
+                remedy=f"resume with checkpoint.resume=last_good to go back to {name_of(older[-1])}",
             )
         log(f"checkpoint {name_of(step)} is damaged ({reason}): skipped")
+    saved = max(membership.exchange(last_saved(run)))
+    if common or saved >= 0:
+        why = "every checkpoint is damaged" if common else "there is no complete checkpoint that all ranks see"
+        raise begins_again(run, f"{run.url}: {why}, and one was completed at step {max([saved, *common])}")
     return None
 
 
@@ -167,7 +176,7 @@ class Saver:
     """Saves in the background, one save at a time; owned by a session, which closes it.
 
     Args:
-        fence: called before the marker is written; raises where a newer generation has taken the run over.
+        fence: called before the first file and before the marker; raises where a newer generation has taken the run over.
     """
 
     def __init__(self, run: RunDir, membership: Membership, spec: CheckpointSpec, *, fence: Callable[[], None]) -> None:
@@ -175,6 +184,7 @@ class Saver:
         self._stager: DefaultStager | None = None
         self._pending: Future[None] | None = None
         self.last: int | None = None  # the step of the newest save, begun or resumed from
+        self.seconds: float | None = None  # that the newest save took, from its beginning to its marker
 
     def save(self, tensors: dict[str, Tensor], lanes: Mapping[int, bytes], meta: Meta, *, wait: bool = False) -> None:
         """Begins a save of this step; returns when the tensors are copied, with ``wait`` when it is complete.
@@ -220,23 +230,29 @@ class Saver:
                 self._stager = None
 
     def _write(self, state: dict[str, object], meta: Meta) -> None:
-        run, first = self._run, self._membership.first
+        run, first, began = self._run, self._membership.first, time.monotonic()
         try:
-            if self._on_all_ranks(lambda: first and _prepare(run, meta))[0]:
+            if self._on_all_ranks(lambda: self._begin(meta))[0]:
                 return  # the same step is complete already
             dcp.save(state, storage_writer=_writer(run, meta.step), process_group=self._membership.saving)
             files = {}
             for part in self._on_all_ranks(lambda: _own_files(run, meta.step, self._membership.process.rank)):
                 files.update(part)
             self._on_all_ranks(lambda: self._finish(files, meta) if first else None)
+            self.seconds = time.monotonic() - began
         except dcp.CheckpointException as error:
             rank, (cause, _) = min(error.failures.items())
             raise _save_failed(run, meta.step, f"rank {rank}: {cause!r}") from error
 
+    def _begin(self, meta: Meta) -> bool:
+        """Whether there is nothing to write. No rank writes a file where a newer generation may write the same one."""
+        self._fence()
+        return self._membership.first and _prepare(self._run, meta)
+
     def _finish(self, files: dict[str, SavedFile], meta: Meta) -> None:
         self._fence()
         write_marker(self._run, Marker(step=meta.step, world_size=self._membership.process.size, files=files))
-        prune(self._run, self._spec)
+        prune(self._run, self._spec, newest=meta.step)
 
     def _on_all_ranks(self, work: Callable[[], Result]) -> list[Result]:
         """Runs ``work`` on every rank and gives every rank all results, or raises the first rank's error on all."""
@@ -271,14 +287,20 @@ def _in_background(work: Callable[[], None]) -> Future[None]:
     return future
 
 
-def prune(run: RunDir, spec: CheckpointSpec) -> None:
-    """Keeps the last ``keep_last`` complete checkpoints and each step that ``keep_every`` divides; removes the others."""
+def prune(run: RunDir, spec: CheckpointSpec, *, newest: int) -> None:
+    """Removes what the checkpoint of step ``newest`` makes needless, once it is complete.
+
+    Kept are the last ``keep_last`` complete ones and each step that ``keep_every`` divides. Beside the other complete ones go
+    what an interrupted save or removal left before ``newest``, and damaged ones after it, over which the run has gone back:
+    the next start would take such a one for the newest.
+    """
     complete = complete_steps(run)
-    kept = set(complete[-spec.keep_last :])
+    before = [step for step in complete if step <= newest]
+    kept = set(before[-spec.keep_last :])
     if spec.keep_every:
-        kept |= {step for step in complete if step % spec.keep_every == 0}
-    for step in complete:
-        if step not in kept:
+        kept |= {step for step in before if step % spec.keep_every == 0}
+    for step in steps_on_disk(run):
+        if (step < newest and step not in kept) or (step > newest and step in complete and damage(run, step) is not None):
             remove(run, step)
 
 

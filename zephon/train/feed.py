@@ -8,6 +8,7 @@ import numpy as np
 
 from zephon.cursor import SavedState
 from zephon.errors import ConfigError, ZephonError
+from zephon.io import Dataset
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.pipeline.experiment import datasets_of, held_out_pipeline, pipeline
 from zephon.pipeline.pipeline import Pipeline
@@ -30,7 +31,7 @@ def job_for(
         ConfigError: a dataset or tokenizer is not there, or numbers do not fit together.
     """
     tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
-    datasets = datasets_of(spec)
+    datasets = _same_everywhere(spec, membership)
     first = pipeline(spec, tokenizer, dp_rank=membership.dp_rank, dp_size=membership.dp_size, datasets=datasets)
     counts = _calibration(run, first, membership)
 
@@ -54,6 +55,35 @@ def job_for(
     return Job(spec=spec, run=run, feed=feed, held_out=held_out, vocab_size=vocab_size, log=log, fence=fence)
 
 
+def _same_everywhere(spec: RunSpec, membership: Membership) -> list[Dataset]:
+    """The experiment's datasets, whose files are the same for every rank.
+
+    Raises:
+        ConfigError: a rank sees other files than rank 0, or none.
+    """
+    listed: list[Dataset] = []
+    failure: ZephonError | None = None
+    try:
+        listed = datasets_of(spec)
+    except ZephonError as error:
+        failure = error
+    seen = [(dataset.name, dataset.identity, len(dataset.shards), dataset.size) for dataset in listed]
+    gathered = membership.exchange((failure, seen))
+    for rank, (unlisted, theirs) in enumerate(gathered):
+        if unlisted is not None:
+            unlisted.add_note(f"raised on rank {rank}")
+            raise unlisted
+        for (name, identity, files, size), (_, other, *counts) in zip(gathered[0][1], theirs, strict=True):
+            if other != identity:
+                raise ConfigError(
+                    f"data.datasets.{name}: rank {rank} sees {counts[0]} files of {counts[1]:,} units together, "
+                    f"and rank 0 sees {files} of {size:,}" + (", with other names or sizes" if counts == [files, size] else ""),
+                    follows="the ranks would train on batches of different data",
+                    remedy="give every node the same files under this path",
+                )
+    return listed
+
+
 class PipelineFeed:
     """A pipeline as a ``Feed``: joins a step's microbatches, which the trainer splits again as its reduction needs."""
 
@@ -73,6 +103,9 @@ class PipelineFeed:
 
     def steps(self) -> Iterator[StepBatch]:
         self._begun = self._pipeline.checkpoint()
+        definition = self._pipeline.definition
+        size = definition.required_batching.microbatch_size
+        plan = definition.world.microbatches(definition.division.dp_group_id, size)
         for batches in self._pipeline.steps():
             parts: list[TokenRows] = []
             digests: dict[int, bytes] = {}
@@ -82,9 +115,9 @@ class PipelineFeed:
             for batch in batches:
                 step = batch.step
                 tensors = batch.to_training(return_labels=True, document_mask_loss=True)  # as attention is masked
-                parts.append(
-                    TokenRows(input_ids=tensors["input_ids"], labels=tensors["labels"], positions=tensors.get("positions"))
-                )
+                rows = TokenRows(input_ids=tensors["input_ids"], labels=tensors["labels"], positions=tensors.get("positions"))
+                _, first, last = plan[batch.microbatch[0]]
+                parts.append(rows.padded(last - first))  # where a lane has ended, its slots stay in their places
                 for slot, row in zip(batch.slots.tolist(), np.asarray(batch.fields["input_ids"]), strict=False):
                     digests[slot] = sequence_digest(row)
                 for name, count in batch.tokens.items():

@@ -1,4 +1,4 @@
-"""Weights to and from Hugging Face's Llama layout (``config.json`` and ``*.safetensors``).
+"""Weights to and from Hugging Face's Llama layout: ``config.json``, ``*.safetensors``, and the tokenizer's own files.
 
     embed.weight                         model.embed_tokens.weight
     layers.0.attention.query.weight      model.layers.0.self_attn.q_proj.weight       (key, value, out: k, v, o)
@@ -20,7 +20,8 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from zephon.errors import ConfigError, StateError, not_installed
+from zephon.errors import ConfigError, StateError
+from zephon.ops.tokenizers import Tokenizer, load_tokenizer
 from zephon.run.checkpoints import complete_steps
 from zephon.run.directory import RunDir
 from zephon.run.specs import newest_spec
@@ -30,6 +31,22 @@ from zephon.train.distributed import ProcessInfo, join
 from zephon.train.model import assign, hidden_dim
 from zephon.types import Json
 
+_DERIVED = ".rotary_emb.inv_freq"  # older files hold what follows from rope_theta
+_COMPARED = (
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "rope_theta",
+    "tie_word_embeddings",
+    "hidden_act",
+    "attention_bias",
+    "mlp_bias",
+)
 _PARTS = (
     ("attention.query.", "self_attn.q_proj."),
     ("attention.key.", "self_attn.k_proj."),
@@ -59,9 +76,11 @@ def hf_name(name: str) -> str:
     return "model." + name
 
 
-def hf_config(spec: ModelSpec, *, vocab_size: int, length: int) -> Json:
-    """The ``config.json`` that Hugging Face builds the same model from."""
+def hf_config(spec: ModelSpec, *, vocab_size: int, length: int, tokenizer: Tokenizer | None = None) -> Json:
+    """The ``config.json`` that Hugging Face builds the same model from; generation begins and ends with the tokenizer's ids."""
     return {
+        "bos_token_id": _within(tokenizer.bos_id, vocab_size) if tokenizer else None,
+        "eos_token_id": _within(tokenizer.eos_id, vocab_size) if tokenizer else None,
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_size": spec.dim,
@@ -88,10 +107,8 @@ def export(run: RunDir, out: Path, *, step: int | None = None) -> Path:
     Raises:
         StateError: there is no complete checkpoint of that step.
     """
-    try:
-        from safetensors.torch import save_file
-    except ImportError as error:
-        raise not_installed("writing weights for Hugging Face", "safetensors", "hf") from error
+    from safetensors.torch import save_file
+
     steps = complete_steps(run)
     if not steps or (step is not None and step not in steps):
         raise StateError(
@@ -115,21 +132,46 @@ def export(run: RunDir, out: Path, *, step: int | None = None) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     save_file({hf_name(n.removeprefix("model.")): t for n, t in tensors.items()}, out / "model.safetensors", {"format": "pt"})
     vocab_size = len(tensors["model.embed.weight"])
-    config = hf_config(spec.model, vocab_size=vocab_size, length=spec.pipeline.context_length)
-    (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
+    config = hf_config(spec.model, vocab_size=vocab_size, length=spec.pipeline.context_length, tokenizer=tokenizer)
+    _write(out / "config.json", config)
+    _write(out / "generation_config.json", {name: config[name] for name in ("bos_token_id", "eos_token_id")})
+    _write_tokenizer(tokenizer, out)
     return out
 
 
-def start_from(module: nn.Module, folder: str) -> None:
+def _write_tokenizer(tokenizer: Tokenizer, out: Path) -> None:
+    """The files that Hugging Face's fast tokenizers read; bytes as tokens have none."""
+    if not tokenizer.definition:
+        return
+    (out / "tokenizer.json").write_text(tokenizer.definition + "\n", encoding="utf-8")
+    loaded = json.loads(tokenizer.definition)
+    vocab = loaded["model"]["vocab"]
+    pairs = vocab.items() if isinstance(vocab, dict) else ((text, i) for i, (text, _) in enumerate(vocab))
+    texts: dict[int | None, str] = {i: text for text, i in pairs}
+    texts |= {token["id"]: token["content"] for token in loaded.get("added_tokens", [])}
+    settings = {"bos_token": texts.get(tokenizer.bos_id), "eos_token": texts.get(tokenizer.eos_id)}
+    settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": tokenizer.chat_template}
+    _write(out / "tokenizer_config.json", {name: value for name, value in settings.items() if value is not None})
+
+
+def _write(path: Path, data: Json) -> None:
+    path.write_text(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _within(token: int | None, vocab_size: int) -> int | None:
+    return token if token is not None and token < vocab_size else None
+
+
+def start_from(module: nn.Module, folder: str, spec: ModelSpec) -> None:
     """Fills every parameter, whole or sharded, from a folder (or one file) of safetensors in the Llama layout.
 
     Raises:
-        ConfigError: the folder is not there, lacks a tensor, or has one of another shape.
+        ConfigError: the folder is not there, lacks a tensor, has one of another shape or one that the model has no place for,
+            or its config.json describes another model.
     """
-    try:
-        from safetensors import safe_open
-    except ImportError as error:
-        raise not_installed("model.init_from", "safetensors", "hf") from error
+    from safetensors import safe_open
+
     path = Path(folder)
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     file_of: dict[str, safe_open] = {}
@@ -140,6 +182,12 @@ def start_from(module: nn.Module, folder: str) -> None:
     missing = sorted(theirs for theirs in wanted.values() if theirs not in file_of)
     if missing:
         raise _unusable(folder, f"has no {missing[0]} ({len(missing)} of {len(wanted)} tensors are missing)")
+    tied = {hf_name("output.weight")} if spec.tie_embeddings else set()
+    surplus = sorted(name for name in file_of.keys() - set(wanted.values()) - tied if not name.endswith(_DERIVED))
+    if surplus:
+        raise _unusable(folder, f"has {surplus[0]}, for which the model has no place ({len(surplus)} such tensors)")
+    if (path / "config.json").is_file():
+        _check_config(folder, json.loads((path / "config.json").read_bytes()), spec)
     for name, parameter in module.named_parameters():
         full = file_of[wanted[name]].get_tensor(wanted[name])  # type: ignore[no-untyped-call]
         if full.shape != parameter.shape:
@@ -147,11 +195,25 @@ def start_from(module: nn.Module, folder: str) -> None:
         assign(parameter, full.float())
 
 
+def _check_config(folder: str, theirs: Json, spec: ModelSpec) -> None:
+    """Compares what config.json says of the model with the spec; weights of one shape may mean another function."""
+    ours = hf_config(spec, vocab_size=0, length=0)
+    rope = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
+    given = {**theirs, **{key: value for key, value in rope.items() if key == "rope_theta"}}
+    if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
+        raise _unusable(folder, f"is of a model with rope_type={kind!r} in its config.json, which this model does not have")
+    for name in _COMPARED:
+        value = given.get(name)
+        if value is not None and value != ours[name]:
+            raise _unusable(folder, f"is of a model with {name}={value!r} in its config.json, and this one has {ours[name]!r}")
+
+
 def _unusable(folder: str, why: str) -> ConfigError:
     return ConfigError(
         f"model.init_from={folder!r} {why}",
         follows="the model would start from other weights than these",
-        remedy="set the model's sizes to those of the weights, or give the folder of the right model",
+        remedy="set the model's fields to those of the weights, or give the folder of the right model; "
+        "where a change is meant, edit config.json",
     )
 
 

@@ -17,13 +17,17 @@ def train(session: Session, *, records: Records | None, leaving: Callable[[], bo
         leaving: whether this process was asked to leave; all ranks then finish the same step and save.
     """
     evaluation, every, drained = Evaluation(session), session.spec.checkpoint.every, False
+    if session.spec.trainer.eval_every is not None:
+        evaluation.prepare(leaving=leaving)
     for step in session.steps(leaving=leaving):  # the same global batch at every step, whatever the number of ranks
         update = session.update(step)  # gradients over all ranks, clipping, AdamW
-        held_out = evaluation() if evaluation.due(session.step) else None
+        drained, held_out = step.drain, None
+        if evaluation.due(session.step):
+            held_out = evaluation(leaving=leaving, drained=drained)
+            drained = held_out is None  # a rank was asked to leave, before the step or since
         if records is not None:
             records.write(session, step, update, held_out)  # ledger, metrics, progress
         session.judge(update)  # a loss that is not finite: stop, skip or roll back
-        drained = step.drain
         if drained or session.step % every == 0:
             _save(session, records, wait=drained)
         if drained:

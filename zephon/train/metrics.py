@@ -28,6 +28,7 @@ class StepValues(TypedDict):
         shares: each dataset's part of the step's tokens.
         seconds: of the whole step, and by phase.
         memory: bytes, see usage.py.
+        save_s: seconds that the newest save took, of its own process; a save in the background costs training less.
         mfu: the share of the device's peak, where the peak is known.
         eval_loss, eval_tokens: where the step ended with an evaluation.
     """
@@ -46,6 +47,7 @@ class StepValues(TypedDict):
     shares: dict[str, float]
     seconds: dict[str, float]
     memory: dict[str, int]
+    save_s: NotRequired[float]
     mfu: NotRequired[float]
     eval_loss: NotRequired[float]
     eval_tokens: NotRequired[int]
@@ -89,6 +91,7 @@ class ProgressFile:
             began=self._began,
             recorded=self._recorded,
             step_s=last,
+            save_s=values.get("save_s"),
             pace_s=sum(self._seconds) / len(self._seconds),
             loss=values["loss"],
             tokens_per_s=values["tokens_per_s"],

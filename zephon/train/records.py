@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from zephon.errors import ZephonError
 from zephon.run import ledger as ledger_file
@@ -13,6 +15,7 @@ from zephon.run.directory import RunDir
 from zephon.run.ledger import Ledger, step_digest
 from zephon.run.metrics import MetricsFile
 from zephon.run.mirror import Mirror
+from zephon.run.progress import drain_warning
 from zephon.spec.experiment import RunSpec
 from zephon.train.evaluation import Result
 from zephon.train.metrics import StepValues, sinks
@@ -21,14 +24,18 @@ from zephon.train.step import GlobalStep
 from zephon.train.usage import memory
 from zephon.types import DropSummary, Json
 
+FENCE_INTERVAL_S = 2.0  # on far storage, where every look is a request
+
 
 class Records:
     """The files of one attempt. Opening may raise ZephonError: a damaged ledger, a tracker that is not installed."""
 
-    def __init__(self, run: RunDir, spec: RunSpec, attempt: int, generation: int) -> None:
+    def __init__(self, run: RunDir, spec: RunSpec, attempt: int, generation: int, *, fence: Callable[[], None]) -> None:
         self._run = run
         self._attempt, self._generation, self._lanes = attempt, generation, spec.lanes.count
-        self._mirrors = [Mirror(run, ledger_file.FILE), Mirror(run, metrics_file.FILE)]
+        self._mirrors = [Mirror(run, name, fence=fence) for name in (ledger_file.FILE, metrics_file.FILE)]
+        self._timed: float | None = None
+        self._fenced, self._fence_interval = -math.inf, 0.0 if run.local else FENCE_INTERVAL_S
         ledger, metrics = (mirror.path for mirror in self._mirrors)
         self._ledger = Ledger(str(ledger))
         self._sinks = [MetricsFile(metrics, attempt), *sinks(run, spec, attempt, recorded=self._ledger.steps)]
@@ -40,11 +47,9 @@ class Records:
 
     def push(self, session: Session) -> None:
         """Before a checkpoint: the run directory has every step so far."""
-        try:
+        with _faults_of(session):
             for mirror in self._mirrors:
                 mirror.push()
-        except OSError as error:
-            session.fault = _unwritable(session, error)
 
     def end(self, session: Session) -> None:
         """Where the data ended before the last step: how far it went, and what was dropped after the last batch, which belongs
@@ -67,7 +72,9 @@ class Records:
             mirror.close()
 
     def _write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
-        session.job.fence()
+        if time.monotonic() - self._fenced >= self._fence_interval:
+            session.job.fence()
+            self._fenced = time.monotonic()
         digest, lanes = step_digest(step.digests, self._lanes)
         self._ledger.append(
             step=step.step,
@@ -85,6 +92,10 @@ class Records:
             values["eval_loss"], values["eval_tokens"] = held_out.loss, held_out.tokens
         for sink in self._sinks:
             sink.write(step.step, values)
+        if session.saver.seconds != self._timed:
+            self._timed, limit = session.saver.seconds, session.spec.elastic.drain_s
+            if warning := drain_warning(save_s=self._timed, step_s=values["seconds"]["step"], drain_s=limit):
+                session.job.log(warning)
 
 
 @contextlib.contextmanager
@@ -120,6 +131,8 @@ def measured(session: Session, step: GlobalStep, update: Update, *, digest: str,
         "seconds": {"step": seconds, **phases},
         "memory": memory(session.membership.device),
     }
+    if session.saver.seconds is not None:
+        values["save_s"] = session.saver.seconds
     if session.peak is not None:
         values["mfu"] = speed * session.operations / (session.peak * session.membership.process.size)
     return values

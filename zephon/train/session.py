@@ -28,6 +28,7 @@ from zephon.cursor import SavedState
 from zephon.errors import StateError, TrainingDiverged, ZephonError
 from zephon.run.checkpoints import Meta, name_of
 from zephon.run.directory import RunDir
+from zephon.run.ledger import has_ledger
 from zephon.seeds import derive
 from zephon.spec.experiment import RunSpec
 from zephon.train import checkpoint, ddp, optim, reduction, tensor, usage
@@ -364,8 +365,10 @@ def from_disk_or_seed(session: Session) -> None:
     log = job.log if membership.first else lambda _: None
     step = checkpoint.choose(job.run, membership, policy=job.spec.checkpoint.resume, log=log)
     if step is None:
+        if membership.first and has_ledger(job.run):
+            log("no checkpoint was completed yet: the steps in the ledger are trained again, from step 0")
         if job.spec.model.init_from is not None:
-            start_from(session.module, job.spec.model.init_from)
+            start_from(session.module, job.spec.model.init_from, job.spec.model)
         else:
             initialise(session.module, seed=job.spec.trainer.seed, layers=job.spec.model.layers)
         optim.reset(session.optimizer)

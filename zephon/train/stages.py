@@ -55,6 +55,7 @@ def evaluate(run: RunDir, spec: RunSpec) -> Json:
         session = build(job_for(alone, run, membership, log=print, fence=lambda: None), membership)
         try:
             held_out = Evaluation(session)()
+            assert held_out is not None  # nobody asks a stage's ranks to leave together
             result = HeldOutLoss(step=session.step, loss=held_out.loss, tokens=held_out.tokens)
         finally:
             session.close()

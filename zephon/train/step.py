@@ -158,6 +158,15 @@ def rank_report(batch: StepBatch | None, *, drain: bool, error: ZephonError | No
     )
 
 
+def first_error(reports: Sequence[RankReport]) -> ZephonError | None:
+    """The error of the first rank that reported one, with that rank in a note."""
+    for rank, report in enumerate(reports):
+        if report.error is not None:
+            report.error.add_note(f"raised on data-parallel rank {rank}")
+            return report.error
+    return None
+
+
 def agree(batch: StepBatch | None, reports: Sequence[RankReport]) -> GlobalStep | None:
     """Combines the reports of all data-parallel ranks; None when the data has ended.
 
@@ -167,10 +176,8 @@ def agree(batch: StepBatch | None, reports: Sequence[RankReport]) -> GlobalStep 
         ZephonError: the error of the first rank that reported one, with that rank in a note.
         StateError: the ranks are at different steps, or slots are missing or doubled.
     """
-    for rank, report in enumerate(reports):
-        if report.error is not None:
-            report.error.add_note(f"raised on data-parallel rank {rank}")
-            raise report.error
+    if (error := first_error(reports)) is not None:
+        raise error
     if any(report.step is None for report in reports):
         return None
     digests: dict[int, bytes] = {}

@@ -15,17 +15,14 @@ import os
 import signal
 import sys
 import threading
-import time
 from contextlib import ExitStack
 
-from zephon.errors import Superseded, ZephonError
+from zephon.errors import ZephonError
 from zephon.exits import Exit
 from zephon.run.directory import RunDir
-from zephon.run.generation import read_generation
+from zephon.run.generation import check_newest, newest_claim, read_generation
 from zephon.run.specs import read_spec
 from zephon.spec.experiment import RunSpec
-
-FENCE_INTERVAL_S = 2.0
 
 
 def main(run_url: str, attempt: int) -> int:
@@ -59,8 +56,8 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
     if threads is not None:
         torch.set_num_threads(threads)  # sums on CPU are split by thread: the count is part of their order
     generation = int(os.environ.get("ZEPHON_GENERATION", "0"))
-    fence = Fence(run, generation)
-    fence.check()
+    check_newest((attempt, generation), newest_claim(run))
+    fence = Fence(run, attempt, generation)
     device = distributed.choose_device(trainer.device, local_rank=process.local_rank)
     if trainer.reduction == "canonical":
         reduction.use_deterministic_kernels(device)
@@ -78,7 +75,7 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
         records: Records | None = None
         if membership.first:
             try:
-                records = Records(run, spec, attempt, generation)
+                records = Records(run, spec, attempt, generation, fence=fence.check)
                 owned.callback(records.close)
             except ZephonError as error:
                 session.fault = error  # all ranks receive it before the first step
@@ -88,21 +85,14 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
 class Fence:
     """Compares this worker's generation with ``generation.json``, which the coordinator writes before a new one starts."""
 
-    def __init__(self, run: RunDir, generation: int) -> None:
-        self._run, self._generation, self._checked = run, generation, 0.0
-        self._interval = 0.0 if run.local else FENCE_INTERVAL_S
+    def __init__(self, run: RunDir, attempt: int, generation: int) -> None:
+        self._run, self._order = run, (attempt, generation)
 
     def check(self) -> None:
-        """Raises Superseded when a newer generation exists. Far storage is read at most every two seconds."""
-        if time.monotonic() - self._checked < self._interval or (newest := read_generation(self._run)) is None:
-            return
-        self._checked = time.monotonic()
-        if newest.generation > self._generation:
-            raise Superseded(
-                f"generation {newest.generation} trains this run now and this worker belongs to generation {self._generation}",
-                follows="two memberships would write to one ledger and one set of checkpoints",
-                remedy="nothing: this worker leaves, and the newer generation goes on",
-            )
+        """Raises Superseded when a newer generation exists, of this attempt or of a later one."""
+        newest = read_generation(self._run)
+        if newest is not None:
+            check_newest(self._order, newest.order)
 
 
 def log(text: str) -> None:

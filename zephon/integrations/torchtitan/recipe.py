@@ -145,7 +145,7 @@ def _of_experiment(recipe: str, wanted: Wanted, held_out: bool) -> Pipeline:
 def _built(spec: RunSpec, tokenizer: Tokenizer, wanted: Wanted, held_out: bool) -> Pipeline:
     rank, size = wanted.dp_rank, wanted.dp_world_size
     if held_out:
-        built = held_out_pipeline(spec, tokenizer, dp_rank=rank, dp_size=size, drop_last=False)
+        built = held_out_pipeline(spec, tokenizer, dp_rank=rank, dp_size=size)
     else:
         built = pipeline(spec, tokenizer, dp_rank=rank, dp_size=size)
     return built.options(last_step=_last_step(held_out))

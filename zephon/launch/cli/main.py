@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ _STORES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "adlfs", "az
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     argv = sys.argv[1:] if argv is None else argv
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"  # a user of a command has no use for a line of code
     try:
         return _run(argv)
     except ZephonError as error:

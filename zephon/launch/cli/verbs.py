@@ -81,7 +81,9 @@ def _after_start(started: launcher.Started, arguments: Arguments, console: Conso
     if started.handle is None:
         console.print(started.note, highlight=False)
         return 0
-    resumed = f", going on from step {started.resumed_at}" if started.resumed_at else ""
+    resumed = f", going on from the checkpoint of step {started.resumed_at}" if started.resumed_at else ""
+    if resumed and newest_spec(started.rundir).checkpoint.resume == "last_good":
+        resumed += ", or an earlier one where that is damaged"
     console.print(f"{started.rundir.url}  attempt {started.attempt}{resumed}  {started.handle}", highlight=False)
     if arguments.detach or not _followed(started.rundir, started.attempt):
         see, logs, end = (_command(verb, started.rundir.url) for verb in ("status", "logs", "stop"))

@@ -1,6 +1,7 @@
 """``verify RUN [OTHER]``: the proof. Ledgers are compared step by step; the first difference names step and lane.
 
-Of one run alone only steps that were trained twice can be compared; where there is none, that is said.
+Of one run alone only steps that were trained twice can be compared; where there is none, that is said. Each ledger is also read
+for two memberships that wrote at the same time, which nothing allows.
 """
 
 from __future__ import annotations
@@ -29,4 +30,7 @@ def verify(arguments: Arguments, console: Console) -> int:
     if second is None and comparison.equal and not comparison.repeated:
         name = first.root.rstrip("/").rpartition("/")[2]
         console.print(f"compare it with another run: zephon verify {name} OTHER", markup=False, highlight=False)
-    return Exit.DONE if comparison.equal else Exit.DISAGREES
+    twice = [f"{run.url}: {found}" for run in (first, second) if run is not None and (found := ledger.two_at_once(run.url))]
+    for sentence in twice:
+        console.print(sentence, markup=False, highlight=False)
+    return Exit.DONE if comparison.equal and not twice else Exit.DISAGREES

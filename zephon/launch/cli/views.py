@@ -76,6 +76,8 @@ def status_table(run: RunStatus) -> Table:
     shown = [cause for cause in (run.error, *run.also) if cause and cause not in message]
     rows[:0] = [("last error" if number == 0 else "also", whole(cause)) for number, cause in enumerate(shown)]
     rows[len(shown) + 2 : len(shown) + 2] = [("note", note) for note in notes]
+    if run.warning:
+        rows.insert(0, ("warning", run.warning))
     if run.resize is not None:
         rows.append(("last resize", resize_text(run.resize)))
     if run.checkpoint is not None:

@@ -26,7 +26,7 @@ from zephon.agent.door import Channel, Door
 from zephon.agent.entry import modules_for
 from zephon.agent.forkserver import ForkServer
 from zephon.agent.stage_runner import StageRunner
-from zephon.agent.training import Training
+from zephon.agent.training import TICK_S, Training
 from zephon.errors import ConfigError, ZephonError
 from zephon.exits import Exit, outcome_of
 from zephon.launch.backends.local.commands import Command, Stop, decode, encode_reply
@@ -163,9 +163,11 @@ class Supervisor:
             await asyncio.sleep(0.05)
         finish = deciding.result() if deciding.done() else None
         await self.nodes.end()
+        await asyncio.sleep(2 * TICK_S)  # until it is decided what the last node's end was
         await _cancelled(deciding)
+        failure = self.training.drain_failure()
         await self.training.close()
-        end = StageEnd("stopped", Exit.LEFT, "stopped")
+        end = StageEnd("failed", Exit.FAILED, failure) if failure else StageEnd("stopped", Exit.LEFT, "stopped")
         if finish is not None:
             end = StageEnd(outcome_of(finish.status), finish.status, finish.cause)
         if not self.walk.alone:
@@ -301,8 +303,8 @@ def main(argv: list[str] | None = None) -> int:
     if os.fork() > 0:
         os._exit(0)  # the launcher waits for this process only, so no zombie remains
     os.setsid()
-    hold_supervisor_lock(path.parent)
     try:
+        hold_supervisor_lock(path.parent)
         return Supervisor(request).run()
     except ZephonError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
