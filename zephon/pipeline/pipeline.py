@@ -19,6 +19,7 @@ from zephon.engine.isolated import Isolated
 from zephon.engine.meters import Meters, Snapshot
 from zephon.engine.remainder import dropped_at_end
 from zephon.engine.running import Engine, Running
+from zephon.errors import StateError
 from zephon.pipeline.agreed_end import AgreedEnd, agreed_end_of
 from zephon.pipeline.definition import Definition
 from zephon.pipeline.document_ops import DocumentOps
@@ -52,6 +53,7 @@ class Pipeline(DocumentOps, LaneOps):
         self._iterator: _Iterator | None = None
         self._used_up: RankState | None = None  # where the data ended
         self._said_used_up = False
+        self._lost = False  # whether batches are delivered elsewhere, nobody knows which
 
     # ---- what it is
 
@@ -243,9 +245,26 @@ class Pipeline(DocumentOps, LaneOps):
         confirm(self._definition.division, self._definition.options)  # looked up here: a worker process knows no ranks
         return PipelineDataset(self, stateful=stateful, to_training=to_training or {})
 
+    def follow(self, state: RankState | None) -> None:
+        """Goes on to where a copy of this pipeline is that delivers for it from another process.
+
+        Args:
+            state: after the batch that the loop has received; None where nobody can tell which that is.
+        """
+        self._lost = state is None
+        self._state = state or self._state
+
     # ---- inside
 
     def _current(self) -> RankState:
+        if self._lost:
+            raise StateError(
+                "a DataLoader's worker delivers for this pipeline, and a thread that pins memory takes batches ahead of "
+                "the loop",
+                follows="nobody knows which batch the loop has, and a restart would lose or repeat some",
+                remedy="use DataLoader(num_workers=0), since the pipeline has workers of its own; or pin_memory=False; or "
+                "torchdata's StatefulDataLoader and its state_dict",
+            )
         if self._state is None:
             self._state = initial(self._definition)
         return self._state
@@ -269,6 +288,7 @@ class Pipeline(DocumentOps, LaneOps):
 
     def _go_on(self, start: tuple[Definition, RankState]) -> Self:
         self.close()
+        self._lost = False
         self._definition, self._state = start
         return self
 
