@@ -11,7 +11,7 @@ EVERYBODY := not slow and not kubernetes
 .DELETE_ON_ERROR:
 
 demo: $(RUNTIME)
-	$(BIN)/python -m examples.demo
+	$(BIN)/zephon demo
 
 # For everybody: under ten minutes on two cores.
 test: $(STAMP) lint

@@ -150,6 +150,24 @@ def address_of(error: BaseException) -> ErrorAddress | None:
     return address
 
 
+_OF_SCHEME = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+
+
+def not_installed(purpose: str, package: str, extra: str) -> ConfigError:
+    """The error that an optional package is missing, with the line to type."""
+    return ConfigError(f"{purpose} needs {package}, which is not installed", remedy=install_line(extra))
+
+
+def install_line(extra: str) -> str:
+    return f"pip install 'zephon-elastic[{extra}]'"
+
+
+def install_line_of(url: str) -> str:
+    """What to type for the file system of a URL's scheme; empty where no extra brings it."""
+    extra = _OF_SCHEME.get(url.partition("://")[0])
+    return install_line(extra) if extra else ""
+
+
 def nearest(name: str, known: Iterable[str], *, kind: str = "") -> str:
     """A phrase naming the closest known name, or listing all of them: ``did you mean 'lanes'?``.
 

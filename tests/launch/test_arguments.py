@@ -211,7 +211,7 @@ def test_a_verb_that_ends_or_removes_a_run_is_never_suggested_for_another_word(w
         parse([word, "exp1"])
     near = re.search(r"did you mean '(.*?)'", caught.value.remedy)
     assert near is None or not VERBS[near[1]].ends
-    assert "verbs: doctor, list, logs, plan, rescale, resume, rm, run, status, stop, verify" in caught.value.remedy
+    assert "verbs: demo, doctor, list, logs, plan, rescale, resume, rm, run, status, stop, verify" in caught.value.remedy
 
 
 @pytest.mark.parametrize(("word", "verb"), [("start", "run"), ("ls", "list"), ("statsu", "status"), ("resum", "resume")])

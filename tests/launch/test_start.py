@@ -279,4 +279,4 @@ def test_a_stop_while_nodes_still_import_is_at_once_and_leaves_nothing_running(t
     status = control.stop(run.rundir)
     assert time.monotonic() - began < 5.0, "less than importing torch takes with other tests beside it"
     assert (status.state, status.step) == ("STOPPED", 0)
-    assert not processes_of(run.rundir)
+    assert not processes_of(status.app_id)

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_a_wheel_in_another_directory_composes_plans_and_checks(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_a_wheel_in_another_directory_composes_plans_checks_and_runs_the_demo(tmp_path: Path) -> None:
     source = tmp_path / "source"
     ignore = shutil.ignore_patterns(
         ".git", ".venv", "runs", "__pycache__", ".mypy_cache", ".ruff_cache", ".hypothesis", "tests"
@@ -42,9 +43,9 @@ def test_a_wheel_in_another_directory_composes_plans_and_checks(tmp_path: Path) 
     elsewhere.mkdir()
     env = {**os.environ, "PYTHONPATH": str(site), "XDG_STATE_HOME": str(tmp_path / "state")}
 
-    def zephon(*argv: str) -> subprocess.CompletedProcess[str]:
+    def zephon(*argv: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "zephon.launch", *argv]
-        return subprocess.run(command, cwd=elsewhere, env=env, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, cwd=elsewhere, env=env, capture_output=True, text=True, timeout=timeout, check=False)
 
     plan = zephon("plan", "conf=exp1", "nodes=4")
     assert plan.returncode == 0, plan.stderr
@@ -57,3 +58,8 @@ def test_a_wheel_in_another_directory_composes_plans_and_checks(tmp_path: Path) 
     where = subprocess.run([sys.executable, "-c", code], cwd=elsewhere, env=env, capture_output=True, text=True, check=True)
     assert where.stdout.count(str(site)) == 3
     assert os.listdir(elsewhere) == []
+    for name in ("LICENSE", "METADATA"):
+        assert list(site.glob(f"zephon_elastic-*.dist-info/**/{name}")), name
+    done = zephon("demo", "conf=bytes", "trainer.steps=6", "runs=demo", timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "YES: at world sizes 4 -> 2 -> 1, every one of 6 steps had the same global batch" in done.stdout

@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
+from zephon.errors import not_installed
+
 LIMIT = 256 << 20
 _WINDOW = 1 << 31  # the longest that Zstandard writes; the library refuses more than an eighth of it unless told
 T = TypeVar("T")
@@ -81,8 +83,10 @@ def unzstd(raw: bytes) -> bytes:
         ValueError: it is not Zstandard, or damaged.
         EOFError: it ends in the middle of a frame.
     """
-    import zstandard
-
+    try:
+        import zstandard
+    except ImportError as error:
+        raise not_installed("reading Zstandard files", "zstandard", "zstd") from error
     parts = []
     while raw:
         frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Hashable
 from urllib.parse import urlsplit
 
-from zephon.errors import ConfigError, DataError
+from zephon.errors import ConfigError, DataError, install_line_of
 from zephon.io.filesystem import FileSystem, Forwarding
 from zephon.io.remote import Remote
 
@@ -58,10 +58,10 @@ def _through_fsspec(url: str) -> tuple[FileSystem, str]:
     try:
         fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False)  # a second listing is of what is there then
     except (ValueError, ImportError) as error:
-        scheme = urlsplit(url).scheme
+        scheme, line = urlsplit(url).scheme, install_line_of(url)
         raise ConfigError(
             f"cannot open {url!r}: {error}",
-            remedy=f"check the spelling of the scheme {scheme!r}, or install the fsspec package that provides it",
+            remedy=line or f"check the spelling of the scheme {scheme!r}, or install the fsspec package that provides it",
         ) from error
     return (LOCAL if isinstance(fs, LocalFileSystem) else fs), path
 

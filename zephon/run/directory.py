@@ -50,7 +50,7 @@ import fsspec
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from zephon.errors import ConfigError
+from zephon.errors import ConfigError, install_line_of
 
 PARENT, TENSORBOARD = "parent", "tensorboard"
 _REFUSED = (409, 412)  # another write came in the same moment, or before
@@ -71,7 +71,7 @@ class RunDir:
             raise ConfigError(
                 f"the run directory {url} cannot be used: {error}",
                 follows="the run could not keep its state",
-                remedy="install what the scheme needs (S3: zephon-elastic[s3]), or use another runs=",
+                remedy=f"{install_line_of(url) or 'install what the scheme needs'}, or use another runs=",
             ) from error
         self.url = url
         self.local = isinstance(self.fs, LocalFileSystem)

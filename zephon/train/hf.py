@@ -20,7 +20,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from zephon.errors import ConfigError, StateError
+from zephon.errors import ConfigError, StateError, not_installed
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
 from zephon.run.checkpoints import complete_steps
 from zephon.run.directory import RunDir
@@ -107,8 +107,10 @@ def export(run: RunDir, out: Path, *, step: int | None = None) -> Path:
     Raises:
         StateError: there is no complete checkpoint of that step.
     """
-    from safetensors.torch import save_file
-
+    try:
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise not_installed("writing weights for Hugging Face", "safetensors", "hf") from error
     steps = complete_steps(run)
     if not steps or (step is not None and step not in steps):
         raise StateError(
@@ -170,8 +172,10 @@ def start_from(module: nn.Module, folder: str, spec: ModelSpec) -> None:
         ConfigError: the folder is not there, lacks a tensor, has one of another shape or one that the model has no place for,
             or its config.json describes another model.
     """
-    from safetensors import safe_open
-
+    try:
+        from safetensors import safe_open
+    except ImportError as error:
+        raise not_installed("model.init_from", "safetensors", "hf") from error
     path = Path(folder)
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     file_of: dict[str, safe_open] = {}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from zephon.errors import ConfigError, DataError
+from zephon.errors import DataError, not_installed
 from zephon.io.decoded import Held
 from zephon.io.formats.base import Documents, Shard, bad_document, check_size
 from zephon.io.storage import is_local, other_size
@@ -175,8 +175,6 @@ def _arrow() -> ModuleType:
     try:
         import pyarrow
     except ImportError as error:
-        raise ConfigError(
-            "reading Parquet needs pyarrow, which is not installed", remedy="pip install 'zephon-elastic[parquet]'"
-        ) from error
+        raise not_installed("reading Parquet", "pyarrow", "parquet") from error
     module: ModuleType = pyarrow
     return module

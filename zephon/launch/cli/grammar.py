@@ -178,6 +178,13 @@ VERBS = {
         keys=("runs",),
         example="zephon verify exp1 exp1-on-8-nodes",
     ),
+    "demo": Verb(
+        help="train on 4, 2 and 1 nodes, and compare every step with an uninterrupted run",
+        call="zephon.launch.cli.demo:demo",
+        fields="all",
+        keys=("runs",),
+        example="zephon demo trainer.steps=20",
+    ),
     "rm": Verb(
         help="remove a run that has ended, with its checkpoints and logs",
         call="zephon.launch.cli.remove:remove",
