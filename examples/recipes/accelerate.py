@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from examples.recipes.common import model, pipeline
+from examples.recipes.common import model, pipeline, show
 
 
 def train(steps: int, folder: Path) -> list[float]:
     """Trains until ``steps`` steps are done, from where ``folder`` says; returns the losses of these steps."""
     accelerator = Accelerator(cpu=True)
-    loader = pipeline(rank=accelerator.process_index, ranks=accelerator.num_processes)
+    loader = pipeline()
     net = model()
     net, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-2))
     accelerator.register_for_checkpointing(loader)  # saved and loaded with everything else
@@ -37,3 +37,7 @@ def train(steps: int, folder: Path) -> list[float]:
     accelerator.save_state(str(folder))
     loader.close()
     return losses
+
+
+if __name__ == "__main__":
+    show(train)

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from examples.recipes.common import model, pipeline
+from examples.recipes.common import model, pipeline, show
 
 
 def train(steps: int, path: Path) -> list[float]:
     """Trains until ``steps`` steps are done, from where ``path`` says; returns the losses of these steps."""
     fabric = Fabric(accelerator="cpu", devices=1)
     fabric.launch()
-    loader, net = pipeline(rank=fabric.global_rank, ranks=fabric.world_size), model()
+    loader, net = pipeline(), model()
     net, optimizer = fabric.setup(net, torch.optim.AdamW(net.parameters(), lr=1e-2))
     state: dict[str, Any] = {"model": net, "optimizer": optimizer, "loader": loader.checkpoint()}
     if path.exists():
@@ -37,3 +37,7 @@ def train(steps: int, path: Path) -> list[float]:
     fabric.save(path, state)
     loader.close()
     return losses
+
+
+if __name__ == "__main__":
+    show(train)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from examples.recipes.common import model, pipeline
+from examples.recipes.common import model, pipeline, show
 
 
 def train(steps: int, path: Path) -> list[float]:
@@ -31,3 +31,7 @@ def train(steps: int, path: Path) -> list[float]:
     torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "loader": state}, path)
     loader.close()
     return losses
+
+
+if __name__ == "__main__":
+    show(train)

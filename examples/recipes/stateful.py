@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from examples.recipes.common import model, pipeline
+from examples.recipes.common import model, pipeline, show
 
 
 def train(batches: int, path: Path) -> list[float]:
@@ -36,3 +36,7 @@ def train(batches: int, path: Path) -> list[float]:
     torch.save({"model": net.state_dict(), "loader": loader.state_dict(), "done": done}, path)
     data.close()
     return losses
+
+
+if __name__ == "__main__":
+    show(train)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from examples.recipes.common import model, pipeline
+from examples.recipes.common import model, pipeline, show
 from zephon import Pipeline
 
 STATE = "loader.pt"
@@ -53,7 +53,7 @@ def train(steps: int, folder: Path, *, resume: bool = False) -> list[float]:
         dataloader_pin_memory=False,
         remove_unused_columns=False,
     )
-    loader = pipeline(rank=args.process_index, ranks=args.world_size)
+    loader = pipeline()
     last = max(folder.glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]), default=None) if resume else None
     if last is not None:
         loader.load_state_dict(torch.load(last / f"{args.process_index}-{STATE}", weights_only=True))
@@ -63,3 +63,7 @@ def train(steps: int, folder: Path, *, resume: bool = False) -> list[float]:
     trainer.train(resume_from_checkpoint=str(last) if last else None)
     loader.close()
     return [line["loss"] for line in trainer.state.log_history if "loss" in line and line["step"] > before]
+
+
+if __name__ == "__main__":
+    show(train, resume=True)
