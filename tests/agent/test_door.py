@@ -12,7 +12,7 @@ import pytest
 
 from zephon.agent import door as module
 from zephon.agent.channel import NONCE, PROOF, Handshake, Lines
-from zephon.agent.door import MAX_LINES_PER_S, PENDING, Channel, Door
+from zephon.agent.door import MAX_LINE, MAX_LINES_PER_S, Channel, Door
 
 SECRET = b"known to the processes of one attempt"
 
@@ -71,7 +71,7 @@ class House:
         channel.close()
 
     async def come(self) -> Guest:
-        self.guests.append(Guest(*await asyncio.open_connection("127.0.0.1", self.door.port)))
+        self.guests.append(Guest(*await asyncio.open_connection("127.0.0.1", self.door.port, limit=1 << 17)))
         return self.guests[-1]
 
     async def friend(self) -> Guest:
@@ -179,14 +179,29 @@ def test_strangers_push_out_each_other_and_never_who_knows_the_secret() -> None:
     async def test(house: House) -> None:
         inside = await house.friend()
         held = []
-        for number in range(4 * PENDING):
+        house.door.most_pending = 64
+        for number in range(256):
             held.append(socket.create_connection(("127.0.0.1", house.door.port)))
             if number % 32 == 0:
                 await asyncio.sleep(0)
                 assert await (await house.friend()).ask(b"in\n") == b"in\n"
         assert await inside.ask(b"still in\n") == b"still in\n"
         closed = sum(is_dropped(link) for link in held)
-        assert closed >= 3 * PENDING - 1, "no more than the bound are kept"
+        assert closed >= 256 - 64 - 1, "no more than the bound are kept"
+
+    visit(test)
+
+
+def test_lines_of_any_length_up_to_the_bound_arrive_however_they_are_cut() -> None:
+    async def test(house: House) -> None:
+        guest = await house.friend()
+        for length in (1, 4096, 8192, MAX_LINE - 100):
+            line = b"x" * length + b"\n"
+            sealed = guest.ours.seal(line)
+            for start in range(0, len(sealed), 1000):
+                guest.writer.write(sealed[start : start + 1000])
+                await guest.writer.drain()
+            assert guest.theirs.open(await asyncio.wait_for(guest.reader.readuntil(), 5)) == line
 
     visit(test)
 

@@ -124,6 +124,12 @@ def test_the_secret_has_no_value_before_it_is_sent_and_every_pod_mounts_it_for_i
     assert not {"data", "stringData"} & set(secret), "the plan's own document stays without"
 
 
+def test_nothing_of_the_users_environment_is_in_a_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "KUBECONFIG"):
+        monkeypatch.setenv(name, "marker-of-a-secret")
+    assert "marker-of" not in built(**RICH).to_yaml()
+
+
 def test_each_submit_has_a_secret_of_its_own_name() -> None:
     names = {build(sample_app(), sample_options(), submission=hex * 16).documents[1]["metadata"]["name"] for hex in "ab"}
     assert names == {"exp1-1-aaaaaaaaaaaa", "exp1-1-bbbbbbbbbbbb"}

@@ -1,6 +1,6 @@
 """A listening port that lets in only who proves to know the attempt's secret, and bounds what the others cost.
 
-    connection ──► at most PENDING at a time, five seconds each ──proof──► Channel ──► the owner's ``serve``
+    connection ──► a bounded number at a time, five seconds each ──proof──► Channel ──► the owner's ``serve``
                    one more pushes the oldest out, never the newest
 
 A process of the run proves itself within a round trip, so strangers who open connections by the thousand push out each other.
@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 from collections.abc import Awaitable, Callable
 
 from zephon.agent.channel import HANDSHAKE_S, NONCE, PROOF, Handshake, Lines, NotAuthentic, Purpose
 
-PENDING = 128
+MAX_PENDING = 1024  # a coordinator that is started anew is found by all nodes in one moment
 MAX_LINE = 1 << 16
 MAX_LINES_PER_S = 200
+_BUFFER = 1 << 12  # asyncio holds twice as much of what nobody has read
 _BACKLOG = 128  # asyncio takes as many connections at once as this says
 
 
@@ -28,6 +30,7 @@ class Channel:
         self._seal: Lines = handshake.lines("server")
         self._open: Lines = handshake.lines("client")
         self._second, self._lines = 0, 0
+        self._buffer = b""
 
     def send(self, line: bytes) -> None:
         """Sends without waiting; does nothing on a closed connection."""
@@ -42,8 +45,15 @@ class Channel:
             ValueError: the line is longer than 64 KiB.
         """
         await self._brake()
-        sealed = await self._reader.readline()
-        return self._open.open(sealed) if sealed else b""
+        while b"\n" not in self._buffer:
+            if len(self._buffer) > MAX_LINE:
+                raise ValueError(f"a line of more than {MAX_LINE} bytes")
+            data = await self._reader.read(_BUFFER)
+            if not data:
+                return b""
+            self._buffer += data
+        sealed, _, self._buffer = self._buffer.partition(b"\n")
+        return self._open.open(sealed + b"\n")
 
     async def drain(self) -> None:
         """Waits until what was sent has left."""
@@ -75,13 +85,15 @@ class Door:
         self.port = 0
         self._purpose, self._serve, self._refused = purpose, serve, refused
         self._pending: dict[asyncio.StreamWriter, None] = {}
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.most_pending = min(MAX_PENDING, files // 4) if files > 0 else MAX_PENDING  # infinity is -1
         self._secret = b""
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int, secret: bytes) -> None:
         """Begins to listen; ``port`` 0 takes a free one and sets ``self.port``."""
         self._secret = secret
-        self._server = await asyncio.start_server(self._come, host, port, limit=MAX_LINE, backlog=_BACKLOG)
+        self._server = await asyncio.start_server(self._come, host, port, limit=_BUFFER, backlog=_BACKLOG)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
@@ -102,7 +114,7 @@ class Door:
             writer.close()
 
     async def _admitted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Channel | None:
-        if len(self._pending) >= PENDING:
+        if len(self._pending) >= self.most_pending:
             oldest = next(iter(self._pending))
             del self._pending[oldest]
             oldest.transport.abort()
