@@ -50,6 +50,13 @@ def kills(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
+def exits(document: dict[str, Any]) -> dict[str, Any]:
+    """Ends its process by itself on one document."""
+    if document["n"] == 37:
+        os._exit(3)
+    return document
+
+
 def kills_once(document: dict[str, Any]) -> dict[str, Any]:
     """Kills its process on one document, the first time that anybody sees it."""
     if document["n"] == 37:

@@ -106,4 +106,6 @@ def test_a_transform_that_fails_in_a_child_tells_its_line_and_the_documents_addr
 def test_an_init_state_that_fails_in_a_child_is_the_error_and_not_a_dead_process() -> None:
     with pytest.raises(LookupError, match="not in the list of users") as caught:
         next(iter(pipeline_of(None, isolated=True)))
-    assert "in no_state\n" in "\n".join(caught.value.__notes__)
+    told = "\n".join(caught.value.__notes__)
+    assert "in no_state\n" in told
+    assert "in init_state of stateful_transform 's', lane 0" in told

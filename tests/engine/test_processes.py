@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.engine.parts import until
-from tests.engine.recipes import documents, fails, kills, kills_once, small, upper
+from tests.engine.recipes import documents, exits, fails, kills, kills_once, small, upper
 from tests.laws import Job, assert_restarts, assert_same_data, reference
 from zephon.engine.isolated import Isolated
 from zephon.errors import ConfigError, DataError, WorkerDied
@@ -78,6 +78,35 @@ def test_a_chunk_that_kills_two_workers_ends_the_run_with_its_address() -> None:
     with Job(small, function=kills, runner="process") as job, pytest.raises(WorkerDied, match=address):
         job.steps(100)
     assert children() == []
+
+
+@pytest.mark.parametrize("mode", MODES[:2], ids=str)
+def test_a_function_that_ends_its_process_is_named_as_the_cause(mode: dict[str, Any]) -> None:
+    says = r"ended by itself with exit status 3(.|\n)*calls os\._exit\(\)"
+    with Job(small, function=exits, **mode) as job, pytest.raises(WorkerDied, match=says):
+        job.steps(100)
+
+
+SCRIPT = """
+from tests.engine.recipes import small
+
+def shout(document):
+    return {{**document, "text": document["text"].upper()}}
+
+print(len(next(iter(small(function=shout, **{mode}))).slots))
+"""
+
+
+@pytest.mark.parametrize("mode", MODES[:2], ids=str)
+def test_a_script_without_a_main_guard_is_told_to_have_one(mode: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT.format(mode=mode))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert 'under: if __name__ == "__main__":' in done.stderr
 
 
 def test_a_killed_engine_is_an_error_in_bounded_time() -> None:

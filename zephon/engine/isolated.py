@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from zephon.batch import SampleBatch
 from zephon.engine.meters import Meters
-from zephon.engine.runners.child import Child, pack
-from zephon.engine.runners.processes import portable, unreadable_result
+from zephon.engine.runners.child import Child, pack, portable
+from zephon.engine.runners.processes import unreadable_result
 from zephon.engine.runners.transport import Channel, Closed, Unreadable
 from zephon.engine.running import Engine, Running
 from zephon.errors import WorkerDied
@@ -127,7 +127,8 @@ class Isolated(Iterator[SampleBatch]):
 
     def _receive(self) -> None:
         try:
-            group, slot = self._child.channel.receive()
+            received, slot = self._child.channel.receive()
+            group = _Group([], True, received, None) if isinstance(received, Exception) else received
             if not group.ended:
                 self._child.channel.send(slot)
         except Closed:
@@ -147,13 +148,12 @@ class Isolated(Iterator[SampleBatch]):
             self._end = group.error or StopIteration()
 
     def _died(self) -> None:
-        status = self._child.process.wait()
+        death = self._child.death()
         self.close()
         raise WorkerDied(
-            f"the isolated engine's process ended with exit status {status}"
-            + (f" (killed by signal {-status})" if status < 0 else ""),
+            f"the isolated engine's process {death.how}",
             follows="no more batches would come",
-            remedy="restore from the last state; if it was killed for memory, lower prefetch_bytes or max_workers",
+            remedy=f"{death.remedy}, then restore from the last state",
         ) from None
 
     def close(self) -> None:

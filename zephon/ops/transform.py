@@ -193,7 +193,7 @@ class _Stateful(Counting):
     def __init__(self, op: StatefulTransform, context: LaneContext) -> None:
         super().__init__()
         self._op, self._context = op, context
-        self._state = op.init_state()
+        self._state = self._new_state()
         self._last: Block | None = None
 
     def push(self, block: Block) -> Block | None:
@@ -220,8 +220,15 @@ class _Stateful(Counting):
 
     def _finish(self, origins: Block, records: list[SampleRecord]) -> Block | None:
         out: Sequence[SampleRecord | Json] = () if self._op.flush is None else self._op.flush(self._state)
-        self._state = self._op.init_state()
+        self._state = self._new_state()
         return self._block(out, origins, records)
+
+    def _new_state(self) -> object:
+        try:
+            return self._op.init_state()
+        except Exception as error:
+            error.add_note(f"in init_state of stateful_transform {self._op.label!r}, lane {self._context.lane}")
+            raise
 
     def _block(self, out: Sequence[SampleRecord | Json], origins: Block, records: list[SampleRecord]) -> Block | None:
         """Outputs keep the address of the record they are; what is new has that of the last record pushed."""

@@ -9,15 +9,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-import pickle
 import threading
-import traceback
 import weakref
 from concurrent.futures import Future
 
 from zephon.engine.program import ChunkGroup, ChunkResult, Program
 from zephon.engine.runners.base import Pending
-from zephon.engine.runners.child import Child, pack
+from zephon.engine.runners.child import Child, Death, pack, portable
 from zephon.engine.runners.transport import Channel, Closed, Unreadable
 from zephon.errors import DataError, WorkerDied
 
@@ -129,14 +127,14 @@ class _Shared:
             if self.closed:
                 return
             child, self.children[index] = self.children[index], None
-        status = None
+        death = None
         if child is not None:
-            status = child.status
+            death = child.death()
             child.close()
         for job in reversed(lost.values()):
             job.tries += 1
             if job.tries >= _TRIES:
-                job.future.set_exception(self._died(job, status))
+                job.future.set_exception(self._died(job, death))
             else:
                 with self.changed:
                     self.jobs.appendleft(job)
@@ -161,11 +159,12 @@ class _Shared:
         listed = "; ".join(list(shards)[:6])
         return f"the chunks at positions {first} to {first + len(quarantined) - 1} of lane {lane}: {listed}"
 
-    def _died(self, job: _Job, status: int | None) -> WorkerDied:
+    def _died(self, job: _Job, death: Death | None) -> WorkerDied:
+        how = "" if death is None else f"; the last {death.how}"
         return WorkerDied(
-            f"two worker processes died one after the other (last exit status {status}) on {self._place(job.group)}",
+            f"two worker processes died one after the other on {self._place(job.group)}{how}",
             follows="their documents would be missing",
-            remedy="run with runner='inline' to see which document kills it, or give the workers more memory",
+            remedy="run with runner='inline' to see which document does it" + ("" if death is None else f"; {death.remedy}"),
         )
 
 
@@ -226,16 +225,3 @@ def unreadable_result(option: str, error: Unreadable) -> DataError:
         follows="its documents would be missing",
         remedy="let your functions return plain values (numbers, text, arrays, lists, dicts), or use runner='threads'",
     )
-
-
-def portable(error: Exception) -> Exception:
-    """The error with its traceback as a note, which does not travel otherwise; or one that says the same when it cannot."""
-    error.add_note("in a child process:\n" + "".join(traceback.format_tb(error.__traceback__)).rstrip())
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - a user's exception class may do anything
-        plain = RuntimeError(f"{type(error).__name__}: {error}")
-        for note in getattr(error, "__notes__", []):
-            plain.add_note(note)
-        return plain
-    return error
