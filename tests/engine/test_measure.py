@@ -37,7 +37,7 @@ def ratio(sampled: Sampled) -> float:
 
 
 def test_large_documents_count_with_their_own_bytes_and_the_realized_shares_are_the_asked_ones() -> None:
-    large = data("large", rows(60, text=300_000, beside=100_000))
+    large = data("large", rows(240, text=75_000, beside=25_000))
     made = pipeline(large, SMALL, max_workers=0)
     counts = made.calibrate()
     assert ratio(counts["large"]) == pytest.approx(0.75)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from fractions import Fraction
 from typing import Any
@@ -109,11 +110,11 @@ def test_shares_in_tokens_follow_the_weights_whatever_the_documents_are_like() -
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=6))
 def test_an_interleaving_keeps_every_prefix_close_to_the_shares(weights: list[int]) -> None:
     mixed = Interleaving([Fraction(w) for w in weights])
-    assert sum(mixed.counts) == TABLE
-    for g in (1, 7, 100, TABLE - 1, TABLE, 3 * TABLE + 5):
+    assert sum(mixed.counts) == mixed.size >= TABLE
+    for g in (1, 7, 100, mixed.size - 1, mixed.size, 3 * mixed.size + 5):
         for dataset_, count in enumerate(mixed.counts):
-            assert abs(mixed.before(g, dataset_) - g * count / TABLE) <= len(weights)
-    for g in (0, 5, TABLE + 3):
+            assert abs(mixed.before(g, dataset_) - g * count / mixed.size) <= len(weights)
+    for g in (0, 5, mixed.size + 3):
         dataset_ = mixed.dataset(g)
         assert mixed.place(mixed.before(g, dataset_), dataset_) == g
 
@@ -186,3 +187,54 @@ def test_a_dataset_with_enough_chunks_is_cut_as_it_is_asked() -> None:
     assert [source.chunk_bytes_of(index, lanes) for index, lanes in ((0, 8), (0, 64), (0, 65), (1, 65))] == [100, 100, 100, 100]
     assert source.chunk_bytes_of(0, 80) == 640 // (4 * 8)
     assert source.chunk_bytes_of(1, 80) == 6400 // (4 * 72)
+
+
+def listed(name: str, size: int) -> Dataset:
+    """A listing of one shard of this size."""
+    return dataclasses.replace(dataset(name, 1), sizes=np.array([size], np.int64))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.floats(0.001, 0.999),
+    st.sampled_from([10**5, 10**7, 10**10]),
+    st.sampled_from([1, 8, 64]),
+    st.sampled_from([1 << 17, 1 << 19]),
+)
+def test_each_share_of_any_thousand_global_batches_is_within_one_percent_of_its_weight(
+    weight: float, size: int, lanes: int, batch_tokens: int
+) -> None:
+    """Lanes go through their intervals side by side, since all chunks have equally many tokens, and mix inside them."""
+    source = StaticMixtureWorkSource(
+        [listed("a", size), listed("b", 10**10)], {"a": weight, "b": 1 - weight}, chunk_bytes=1 << 18
+    )
+    rates = {"a": 0.25, "b": 0.45}
+    measured = {name: Sampled(int(rate * 10**6), 10**6) for name, rate in rates.items()}
+    lengths = source.chunk_lengths(lanes, measured, batch_tokens)
+    tokens = [length * rate for length, rate in zip(lengths, rates.values(), strict=True)]
+    if min(lengths) > 2048:
+        assert max(tokens) < 1.03 * min(tokens)
+    if max(tokens) > 1.1 * min(tokens):
+        return  # a dataset of a few KiB, see FINEST
+    mixed = Interleaving([Fraction(weight), 1 - Fraction(weight)])
+    interval = 8 * max(1, (1 << 18) // max(lengths)) * lanes
+    ends = np.arange(int(4000 * batch_tokens / max(tokens) / interval) + 3) * interval
+    counts = [mixed.before(int(g), 0) for g in ends]
+    seen = np.interp(np.arange(4000) * batch_tokens / max(tokens), ends, counts) * max(tokens) / (batch_tokens * weight)
+    assert np.abs((seen[1000:] - seen[:-1000]) / 1000 - 1).max() < 0.01
+
+
+def test_a_weight_that_chunks_cannot_represent_is_refused_with_the_least_that_they_can() -> None:
+    with pytest.raises(ConfigError, match=r"dataset 'a' would get one in 1,000,001 chunks") as caught:
+        StaticMixtureWorkSource([listed("a", 10**7), listed("b", 10**9)], {"a": 1e-6, "b": 1}).plan(8)
+    assert "give it 1.9e+02 times its weight" in caught.value.remedy
+
+
+def test_a_weight_of_a_thousandth_is_exact_to_a_thousandth_of_it() -> None:
+    mixed = Interleaving([Fraction(1), Fraction(999)])
+    assert abs(mixed.counts[0] / mixed.size / 0.001 - 1) <= 0.001
+
+
+def test_short_chunks_are_taken_as_they_are() -> None:
+    source = StaticMixtureWorkSource([listed("a", 10**5), listed("b", 10**9)], {"a": 1, "b": 1}, chunk_bytes=4096)
+    assert source.chunk_lengths(8, None, 2048) == [4096, 4096]

@@ -35,7 +35,7 @@ from zephon.pipeline.options import Options
 from zephon.pipeline.order import check_order
 from zephon.pipeline.ranks import Division, divide, lanes_must_be_named
 from zephon.types import Counts, Json, Sampled
-from zephon.work import WorkSource
+from zephon.work import Plan, WorkSource
 from zephon.world import World
 
 FLUSH_EVERY = 8  # chunks, where an op reorders and nothing else was asked for
@@ -271,10 +271,31 @@ class Definition:
 
     # ---- what runs
 
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """Which chunk each lane reads at each position."""
+        return self.source.plan(self.world.lanes, self.counts, self.batch_tokens)
+
+    @property
+    def batch_tokens(self) -> int | None:
+        """Tokens of a global batch; None for documents."""
+        return None if self.packed_length is None else self.packed_length * self.world.global_batch_size
+
+    @functools.cached_property
+    def chunk_lengths(self) -> list[int]:
+        """Bytes of a chunk of each dataset, in order."""
+        lanes, counts, batch_tokens = self.world.lanes, self.counts, self.batch_tokens
+        return [self.source.chunk_bytes_of(index, lanes, counts, batch_tokens) for index in range(len(self.names))]
+
+    @property
+    def fineness(self) -> int:
+        """How many of the longest chunks have ``chunk_bytes``: so many more there are between two sentinels."""
+        return max(1, self.chunk_bytes // max(self.chunk_lengths))
+
     def program(self) -> Program:
         """What every lane runs, the same on every rank."""
         stages, accumulators = self.graph
-        plan = self.source.plan(self.world.lanes, self.counts)
+        plan = self.plan
         extraction = [extract_token_columns] if any(isinstance(op, (Pack, EnsureMixture)) for op in accumulators) else []
         cache = CacheOptions.of(self.options.io_options)
         return Program(
@@ -282,7 +303,7 @@ class Definition:
             plan,
             [*(op.stage() for op in stages), *extraction],
             accumulators,
-            self.flush_every or 1,
+            self.flush_every * self.fineness or 1,
             self.quarantine,
             self.weights,
             [*(op.name for op in stages), *("columns" for _ in extraction)],
@@ -307,7 +328,7 @@ class Definition:
     @functools.cached_property
     def finite_bytes(self) -> int | None:
         """Bytes of source that all ranks together read until the source ends; None where it never does."""
-        plan = self.source.plan(self.world.lanes, self.counts)
+        plan = self.plan
         if plan.total is None:
             return None
         return -(-plan.total // max(1, plan.first_pass)) * sum(dataset.size for dataset in self.source.datasets)
@@ -326,7 +347,7 @@ class Definition:
             prefetch_batches=options.prefetch_batches,
             prefetch_bytes=options.prefetch_bytes,
             ahead=self.prefetch_chunks,
-            chunk_bytes=self.chunk_bytes,
+            chunk_bytes=max(self.chunk_lengths),
             looks_at_others=self.looks_at_others,
         )
 

@@ -34,10 +34,10 @@ def _plan(definition: Definition) -> list[str]:
     lines = ["plan"]
     for index, dataset in enumerate(source.datasets):
         line = f"  {dataset.name}: {dataset.format.name}, {len(dataset.shards)} shards, {dataset.size:,} bytes"
-        chunk_bytes = source.chunk_bytes_of(index, definition.world.lanes)
+        chunk_bytes = definition.chunk_lengths[index]
         line += f", {-(-dataset.size // chunk_bytes):,} chunks"
         if chunk_bytes < definition.chunk_bytes:
-            line += f" of {chunk_bytes:,} bytes, so that they are enough for {definition.world.lanes} lanes"
+            line += f" of {chunk_bytes:,} bytes, as lanes and mixture need them"
         if weights is not None:
             line += f", {float(weights[index] / sum(weights)):.1%} of the tokens"
         if dataset.name in counts and counts[dataset.name].size:
@@ -85,7 +85,7 @@ def _graph(definition: Definition) -> list[str]:
     lines.append(f"    batch microbatch_size={batching.microbatch_size} drop_last={batching.drop_last}")
     lines += [f"    map_batch {batch_map.identity['function']}" for batch_map in definition.batch_maps]
     carried = "; wrap carries its last tokens across by address" if any(op.carries for op in accumulators) else ""
-    every = definition.flush_every
+    every = definition.flush_every * definition.fineness
     lines.append(
         f"  a flush sentinel every {every} chunks{carried}" if every else f"  no flush sentinel: no op reorders{carried}"
     )

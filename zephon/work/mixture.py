@@ -10,7 +10,9 @@ import numpy as np
 
 from zephon.errors import ConfigError
 
-TABLE = 1 << 14
+TABLE = 1 << 14  # places of a period, doubled as long as a frequency is off by more than `EXACT` of it
+LARGEST = 1 << 18
+EXACT, BOUND = Fraction(1, 1000), Fraction(1, 100)
 
 
 class MixtureSpec:
@@ -52,13 +54,17 @@ class MixtureSpec:
 class Interleaving:
     """An endless sequence of datasets with given frequencies, by closed form and in even order.
 
-    Dataset d gets c_d of the ``TABLE`` places of one period; its j-th place is the (j + 1/2) / c_d part of the period,
+    Dataset d gets c_d of the ``size`` places of one period; its j-th place is the (j + 1/2) / c_d part of the period,
     and all places are sorted. So after any number of steps each dataset has its share to within a chunk or two, and
     both "which dataset is number g" and "how many of dataset d came before g" are a table look-up.
     """
 
     def __init__(self, frequencies: Sequence[Fraction]) -> None:
-        self.counts = apportion(frequencies, TABLE)
+        self.size = TABLE
+        self.counts = apportion(frequencies, self.size)
+        while self.size < LARGEST and _off(frequencies, self.counts) > EXACT:
+            self.size *= 2
+            self.counts = apportion(frequencies, self.size)
         keys, owners = [], []
         for dataset, count in enumerate(self.counts):
             if count:
@@ -71,17 +77,36 @@ class Interleaving:
         self._places: list[list[int]] = [np.flatnonzero(table == dataset).tolist() for dataset in range(len(self.counts))]
 
     def dataset(self, g: int) -> int:
-        return self._table[g % TABLE]
+        return self._table[g % self.size]
 
     def before(self, g: int, dataset: int) -> int:
         """How many of the first g belong to the dataset."""
-        period, place = divmod(g, TABLE)
+        period, place = divmod(g, self.size)
         return period * self.counts[dataset] + bisect.bisect_left(self._places[dataset], place)
 
     def place(self, n: int, dataset: int) -> int:
         """Where the n-th (from 0) of the dataset is: the inverse of `before`."""
         period, index = divmod(n, self.counts[dataset])
-        return period * TABLE + self._places[dataset][index]
+        return period * self.size + self._places[dataset][index]
+
+
+def refuse_what_cannot_be_mixed(names: Sequence[str], frequencies: Sequence[Fraction]) -> None:
+    """Raises ConfigError for a dataset with so few of the chunks that its share would be off by more than `BOUND`."""
+    if _off(frequencies, apportion(frequencies, LARGEST)) > BOUND:
+        least, name = min(zip(frequencies, names, strict=True))
+        one_in = float(sum(frequencies) / least)
+        raise ConfigError(
+            f"dataset {name!r} would get one in {one_in:,.0f} chunks",
+            follows=f"its share of the tokens would be off by more than {float(BOUND):.0%} of it",
+            remedy=f"give it {one_in / float(2 * BOUND * LARGEST):.2g} times its weight, or leave it out",
+        )
+
+
+def _off(frequencies: Sequence[Fraction], counts: Sequence[int]) -> Fraction:
+    """By how much of its frequency the worst count is off."""
+    whole, places = sum(frequencies), sum(counts)
+    pairs = zip(frequencies, counts, strict=True)
+    return max(abs(count * whole / (places * frequency) - 1) for frequency, count in pairs if frequency)
 
 
 def apportion(frequencies: Sequence[Fraction], total: int) -> list[int]:

@@ -22,11 +22,14 @@ from zephon.io.dataset import Dataset
 from zephon.seeds import derive, permutation
 from zephon.types import Chunk, Counts, IntArray, Json, Sampled
 from zephon.work.chunks import ChunkOrder, ranges_between
-from zephon.work.mixture import Interleaving, MixtureSpec
+from zephon.work.mixture import Interleaving, MixtureSpec, refuse_what_cannot_be_mixed
 from zephon.work.tokens import TokenEstimation
 
 SAMPLE_BYTES = 1 << 18
 CHUNKS_A_LANE = 4  # of a dataset that has too few of the usual size
+FAIR = 5  # a chunk has at most so many times the tokens that its dataset gives to one global batch: 0.5% of a thousand
+FINE = 4096  # bytes: no chunk becomes smaller for the sake of a share in a thousand global batches
+FINEST = 1024  # bytes: no chunk becomes smaller because those of another dataset are
 POLICIES = ("repeat", "stop", "redistribute")
 
 
@@ -59,8 +62,8 @@ class WorkSource(Protocol):
         """Length of a chunk, in bytes of stored text."""
         ...
 
-    def chunk_bytes_of(self, dataset: int, lanes: int) -> int:
-        """The same of one dataset, which may have shorter ones so that they are enough for all lanes."""
+    def chunk_bytes_of(self, dataset: int, lanes: int, measured: Counts | None = None, batch_tokens: int | None = None) -> int:
+        """The same of one dataset, which may have shorter ones; see `plan` for the parameters."""
         ...
 
     @property
@@ -89,7 +92,15 @@ class WorkSource(Protocol):
         """
         ...
 
-    def plan(self, lanes: int, measured: Counts | None = None) -> Plan: ...
+    def plan(self, lanes: int, measured: Counts | None = None, batch_tokens: int | None = None) -> Plan:
+        """The source calibrated and assigned to lanes.
+
+        Args:
+            lanes: how many.
+            measured: what calibration counted, or None to use the primer.
+            batch_tokens: of one global batch, where it is known.
+        """
+        ...
 
 
 class StaticMixtureWorkSource:
@@ -108,7 +119,7 @@ class StaticMixtureWorkSource:
         max_repeats: ends when a dataset would need more than this many repeats after its first pass.
         stop_after_passes: ends when every dataset has completed this many passes.
         token_estimation: where tokens per byte come from.
-        chunk_bytes: length of a chunk, in bytes of stored text; see `chunk_bytes_of` for small datasets.
+        chunk_bytes: length of a chunk, in bytes of stored text; at most: see `chunk_lengths`.
 
     Raises:
         ConfigError: contradictory or unknown settings, names that differ between mixture and datasets, or one
@@ -174,7 +185,39 @@ class StaticMixtureWorkSource:
         indexes = [i * pieces // count for i in range(count)] if count < pieces else list(range(pieces))
         return [Chunk(dataset, 0, i, ranges_between(of, i * SAMPLE_BYTES, (i + 1) * SAMPLE_BYTES)) for i in indexes]
 
-    def chunk_bytes_of(self, dataset: int, lanes: int) -> int:
+    def chunk_bytes_of(self, dataset: int, lanes: int, measured: Counts | None = None, batch_tokens: int | None = None) -> int:
+        """Of the ``dataset`` with this number; ``lanes``, ``measured`` and ``batch_tokens`` as of `plan`."""
+        return self.chunk_lengths(lanes, measured, batch_tokens)[dataset]
+
+    def chunk_lengths(self, lanes: int, measured: Counts | None = None, batch_tokens: int | None = None) -> list[int]:
+        """Bytes of a chunk of each dataset: ``chunk_bytes``, or less where lanes or mixture need it.
+
+        A dataset with fewer chunks than its share of the lanes is cut finer. In a mixture all datasets then get chunks of
+        equally many tokens: lanes with short chunks would pass through them faster, and a run would begin with more of the
+        long ones. And a chunk is a small part of what a dataset gives to a thousand global batches, so that its share of
+        them is its weight. A ``chunk_bytes`` of `FINE` or less is taken as it is.
+
+        Args:
+            lanes, measured, batch_tokens: as of `plan`.
+        """
+        lengths = [self._enough_for(lanes, index) for index in range(len(self.datasets))]
+        if self._weights is None or len(lengths) == 1 or self.chunk_bytes <= FINE:
+            return lengths
+        per_byte = [self._tokens_per_byte(index, measured) for index in range(len(lengths))]
+        if batch_tokens is not None:
+            share = min(self._weights) / sum(self._weights)
+            fair = max(FAIR * share * batch_tokens, FINE * min(per_byte))
+            lengths = [min(length, int(fair / rate)) for length, rate in zip(lengths, per_byte, strict=True)]
+        lengths = self._evenly(lengths)
+        tokens = min(length * rate for length, rate in zip(lengths, per_byte, strict=True))
+        equal = [max(FINEST, int(tokens / rate)) for rate in per_byte]
+        return self._evenly([min(length, size) for length, size in zip(lengths, equal, strict=True)])
+
+    def _evenly(self, lengths: Sequence[int]) -> list[int]:
+        """So many bytes at most that each dataset's chunks are of one length: a short one would count as much as the others."""
+        return [-(-of.size // -(-of.size // length)) for of, length in zip(self.datasets, lengths, strict=True)]
+
+    def _enough_for(self, lanes: int, dataset: int) -> int:
         """``chunk_bytes``, or less for a dataset that would have fewer chunks than its share of the lanes.
 
         It then has `CHUNKS_A_LANE` for each of these lanes: otherwise lanes would have nothing to read or, where it repeats,
@@ -186,21 +229,34 @@ class StaticMixtureWorkSource:
         count = -(-sizes[dataset] // self.chunk_bytes)
         return self.chunk_bytes if count >= needed else max(1, sizes[dataset] // (CHUNKS_A_LANE * needed))
 
-    def plan(self, lanes: int, measured: Counts | None = None) -> StaticMixturePlan:
-        """Assigns the source's chunks to lanes. ``measured`` is what calibration counted, or None to use the primer."""
+    def plan(self, lanes: int, measured: Counts | None = None, batch_tokens: int | None = None) -> StaticMixturePlan:
+        """The source calibrated and assigned to lanes.
+
+        Args:
+            lanes: how many.
+            measured: what calibration counted, or None to use the primer.
+            batch_tokens: of one global batch, where it is known: with the mixture it bounds the length of chunks.
+
+        Raises:
+            ConfigError: a weight that chunks cannot represent.
+        """
         orders = [
             ChunkOrder(
                 dataset,
                 index=index,
-                chunk_bytes=self.chunk_bytes_of(index, lanes),
+                chunk_bytes=length,
                 seed=self._seed,
                 shuffle_chunks=self._shuffle_chunks,
                 shuffle_documents=self.permutes_documents,
                 reshuffle=self._reshuffle,
             )
-            for index, dataset in enumerate(self.datasets)
+            for index, (dataset, length) in enumerate(
+                zip(self.datasets, self.chunk_lengths(lanes, measured, batch_tokens), strict=True)
+            )
         ]
         frequencies = [self._frequency(order, measured) for order in orders]
+        if self._weights is not None:
+            refuse_what_cannot_be_mixed([dataset.name for dataset in self.datasets], frequencies)
         return StaticMixturePlan(
             orders, frequencies, lanes, derive(self._seed, "lanes"), self._policy, self._passes, self._max_repeats
         )
@@ -209,9 +265,13 @@ class StaticMixtureWorkSource:
         dataset = order.dataset
         if self._weights is None or len(self.datasets) == 1:
             return Fraction(order.count)
-        tokens, size = (measured or {}).get(dataset.name, Sampled(0, 0))[:2]
-        per_byte = Fraction(tokens, size) if tokens and size else Fraction(self._estimation.primed(dataset.name))
-        return self._weights[order.index] / (per_byte * Fraction(dataset.size, order.count))
+        tokens_a_chunk = self._tokens_per_byte(order.index, measured) * Fraction(dataset.size, order.count)
+        return self._weights[order.index] / tokens_a_chunk
+
+    def _tokens_per_byte(self, index: int, measured: Counts | None) -> Fraction:
+        name = self.datasets[index].name
+        tokens, size = (measured or {}).get(name, Sampled(0, 0))[:2]
+        return Fraction(tokens, size) if tokens and size else Fraction(self._estimation.primed(name))
 
 
 class StaticMixturePlan:
