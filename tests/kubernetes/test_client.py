@@ -208,7 +208,11 @@ def test_following_the_log_of_a_container_that_is_still_being_created_waits_for_
 
     def answer(method: str, path: str, given: str) -> Answer:
         if path.startswith("/api/v1/namespaces/n/pods/p/log"):
-            return 200, "first words\nlast words\n"
+            return 200, "first words\nlast words\n" if len(asked) < 5 else ""
+        if path.endswith("/pods/p"):
+            over = logged({"terminated": {"exitCode": 0}})
+            asked.append(path)
+            return 200, {**over, "status": {**over["status"], "phase": "Succeeded"}}
         if "/pods" in path:
             asked.append(path)
             creating = {"waiting": {"reason": "ContainerCreating"}}
@@ -242,3 +246,30 @@ def test_a_queue_on_a_cluster_without_kueue_is_refused_and_says_what_is_missing(
         with pytest.raises(ConfigError, match=r"this cluster has no Kueue(.|\n)*leave queue out"):
             check_queue(cluster, options_from({"queue": "team"}))
         cluster.close()
+
+
+def test_a_follower_whose_connection_is_cut_or_ends_early_goes_on_from_the_last_line(tmp_path: Path) -> None:
+    """Three connections: the first is cut in the middle of a line, the second ends although the container runs on."""
+    log = [f"2026-01-01T00:00:0{n // 4}.00000000{n % 4}Z line {n}\n" for n in range(12)]
+    log[5] = log[4].replace("line 4", "line 5")  # two lines of one moment
+    connections: list[str] = []
+
+    def answer(method: str, path: str, given: str) -> Answer:
+        if "/pods/p/log" in path:
+            connections.append(path)
+            since = path.partition("sinceTime=")[2].partition("&")[0].replace("%3A", ":")[:19]
+            text = "".join(line for line in log[: len(connections) * 4 + 2] if line[:19] >= since)
+            return 200, text[:-9] if len(connections) == 1 else text
+        over = len(connections) >= 3
+        ended = {"conditions": [{"type": "Complete", "status": "True"}]} if over else {}
+        shown = logged({"running": {}} if not over else {"terminated": {"exitCode": 0}})
+        shown["status"]["phase"] = "Succeeded" if over else "Running"
+        if path.partition("?")[0].endswith("/pods/p"):
+            return 200, shown
+        return 200, {"items": [shown]} if "/pods" in path else {**JOB, "status": ended}
+
+    with server(answer) as url:
+        cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "k", url, {"token": "t"}), retry_s=5)
+        lines = list(node_log(cluster, "n", "j", role="coordinator", index=0, follow=True, since=None, poll_s=0.01))
+        cluster.close()
+    assert lines == [f"line {n}\n" for n in range(12)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes.errors import (
     ClusterError,
     Forbidden,
+    LogCut,
     NotFound,
     no_api_server,
     no_cluster,
@@ -37,6 +39,7 @@ COLLECTIONS = {
     "WorkloadPriorityClass": "/apis/kueue.x-k8s.io/{kueue}/workloadpriorityclasses",
 }
 MERGE = "application/merge-patch+json"
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)) ")
 
 
 class Cluster:
@@ -100,10 +103,20 @@ class Cluster:
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}
         return self.request("DELETE", self._path(kind, namespace, name), body=body, action=f"delete {kind} {namespace}/{name}")
 
-    def log_lines(self, namespace: str, pod: str, *, follow: bool, previous: bool = False, since_s: int = 0) -> Iterator[str]:
-        """Lines of one container's log with their newline; while following, ends with the container or the connection."""
+    def log_lines(
+        self, namespace: str, pod: str, *, follow: bool, previous: bool = False, since: str = ""
+    ) -> Iterator[tuple[str, str]]:
+        """(time stamp, line with its newline) of one container's log; while following, ends with the container.
+
+        Args:
+            since: a time stamp of the log; lines of that very second come again.
+        Raises:
+            LogCut: the connection ended in the middle, or nothing came for ``timeout_s`` seconds.
+        """
+        from urllib3.exceptions import HTTPError
+
         query = [("container", "main"), ("follow", str(follow).lower()), ("previous", str(previous).lower())]
-        query += [("sinceSeconds", str(since_s))] if since_s else []
+        query += [("timestamps", "true"), *([("sinceTime", since)] if since else [])]
         response = self._respond(
             "GET",
             f"{self._path('Pod', namespace, pod)}/log",
@@ -111,18 +124,24 @@ class Cluster:
             body=None,
             content_type=None,
             action=f"read the log of pod {namespace}/{pod}",
-            timeout=(self.timeout_s, None if follow else self.timeout_s),
+            timeout=(self.timeout_s, self.timeout_s),
         )
         pending = b""
         try:
             for block in response.stream(65536, decode_content=False):
                 *lines, pending = (pending + block).split(b"\n")
                 for line in lines:
-                    yield line.decode(errors="replace") + "\n"
+                    yield _stamped(line + b"\n")
+        except HTTPError as error:
+            raise LogCut(
+                f"the log of pod {namespace}/{pod} was cut off: {error}",
+                follows="lines would be missing",
+                remedy="read it again",
+            ) from None
         finally:
             response.close()
-        if pending:
-            yield pending.decode(errors="replace")
+        if pending and not follow:  # a follower reads a last line again, when the container is over
+            yield _stamped(pending)
 
     def request(
         self,
@@ -243,6 +262,13 @@ class Cluster:
                 raise no_cluster(str(error), context=self.context) from None
             self._api = client.ApiClient(configuration=configuration)
         return self._api
+
+
+def _stamped(line: bytes) -> tuple[str, str]:
+    """A line of a log with its time stamp taken off."""
+    text = line.decode(errors="replace")
+    found = _STAMP.match(text)
+    return (found[1], text[found.end() :]) if found else ("", text)
 
 
 def _json(data: bytes) -> Json | None:

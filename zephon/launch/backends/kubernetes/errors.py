@@ -2,6 +2,7 @@
 
 ClusterError            the cluster cannot be reached, or refuses
 ├── NoAnswer            nobody answered, or something that is no API server: a proxy's page
+├── LogCut              a log's connection ended before the log
 ├── Unavailable         (429, 5xx) the API server answers, and is too busy or in trouble
 ├── Unauthorized        (401) the credentials are not, or no longer, known
 ├── NotFound            (404) the object or its namespace is not there
@@ -28,6 +29,10 @@ class ClusterError(ZephonError):
 
 class NoAnswer(ClusterError):
     """The API server did not answer, or there is no address to ask."""
+
+
+class LogCut(ClusterError):
+    """The connection over which a log came ended before the log, or went silent."""
 
 
 class Unavailable(ClusterError):

@@ -1,7 +1,8 @@
 """The log of one node over all pods that have had its index: followed across restarts and replacements.
 
 A follower waits for the first pod and for its container to start, reads to the end, and then waits for a successor until the
-Job has ended. Kubernetes keeps a log as long as the pod; the run directory keeps every rank's log for good.
+Job has ended. A connection that is cut, goes silent or ends before its container is made again, from the last
+line's time stamp on. Kubernetes keeps a log as long as the pod; the run directory keeps every rank's log for good.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes.causes import main_containers
 from zephon.launch.backends.kubernetes.client import Cluster
-from zephon.launch.backends.kubernetes.errors import ClusterError, NotFound
+from zephon.launch.backends.kubernetes.errors import ClusterError, LogCut, NotFound
 from zephon.launch.backends.kubernetes.names import ATTEMPT, INDEX, ROLE, RUN_ID
 
 
@@ -33,7 +34,7 @@ def node_log(
     Raises:
         NotFound: there is no such job.
     """
-    since_s = max(1, int((datetime.now(UTC) - since.astimezone(UTC)).total_seconds())) if since else 0
+    began = since.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z") if since else ""
     seen: set[str] = set()
     cluster.get("Job", namespace, name)  # an unknown job is an error, one that is deleted while we follow is an end
     while True:
@@ -45,26 +46,82 @@ def node_log(
             if seen:
                 yield f"--- {role} {index} goes on in pod {pod['metadata']['name']}\n"
             seen.add(pod["metadata"]["uid"])
-            yield from _pod_log(cluster, namespace, pod, follow=follow, since_s=since_s)
+            yield from _pod_log(cluster, namespace, pod, follow=follow, since=began, poll_s=poll_s)
         if not follow or job is None or (_ended(job) and not any(_started(pod) for pod in fresh)):
             return
         if not any(_started(pod) for pod in fresh):
             time.sleep(poll_s)
 
 
-def _pod_log(cluster: Cluster, namespace: str, pod: Json, *, follow: bool, since_s: int) -> Iterator[str]:
-    name = pod["metadata"]["name"]
-    restarted = any(status.get("restartCount") for status in main_containers(pod.get("status") or {}))
+def _pod_log(cluster: Cluster, namespace: str, pod: Json, *, follow: bool, since: str, poll_s: float) -> Iterator[str]:
+    """All lines of one pod, each once, over connections that are cut, go silent or end before their container."""
+    name, seen = pod["metadata"]["name"], _Seen(since)
+    restarts = -1
+    while True:
+        try:
+            # Asked before the log is read: what is over now has nothing more to say after this reading.
+            again = restarts_of(_fresh(cluster, namespace, pod) if restarts >= 0 else pod)
+            over = not follow or again is None
+            if again is not None and again > max(restarts, 0):
+                yield from seen.new(cluster.log_lines(namespace, name, follow=False, previous=True, since=seen.stamp))
+            restarts = restarts if again is None else again
+            yield from seen.new(cluster.log_lines(namespace, name, follow=not over, since=seen.stamp))
+            if over:
+                return
+        except LogCut:
+            pass
+        except NotFound:
+            yield f"--- the log of pod {name} is gone with the pod\n"
+            return
+        except ClusterError as error:
+            if pod["status"].get("phase") not in ("Failed", "Succeeded"):
+                raise
+            yield f"--- the log of pod {name} cannot be read any more: {error.what}\n"
+            return
+        time.sleep(poll_s)
+
+
+class _Seen:
+    """How far a log has been read: its last time stamp, and how many lines have that very stamp."""
+
+    def __init__(self, since: str) -> None:
+        self.stamp, self._count = since, 0
+
+    def new(self, lines: Iterator[tuple[str, str]]) -> Iterator[str]:
+        """The lines that have not come before; a connection begins with those of the last stamp's whole second."""
+        last, left = _order(self.stamp), self._count
+        for stamp, line in lines:
+            if stamp and self._count and _order(stamp) < last:
+                continue
+            if stamp and _order(stamp) == last and left:
+                left -= 1
+                continue
+            if stamp:
+                self._count = self._count + 1 if stamp == self.stamp else 1
+                self.stamp = stamp
+            yield line
+
+
+def _order(stamp: str) -> tuple[str, str]:
+    """Sorts stamps, whose fractions may have lost their last zeros."""
+    second, _, fraction = stamp.rstrip("Z").partition(".")
+    return second, fraction.ljust(9, "0")
+
+
+def _fresh(cluster: Cluster, namespace: str, pod: Json) -> Json | None:
     try:
-        if restarted:
-            yield from cluster.log_lines(namespace, name, follow=False, previous=True)
-        yield from cluster.log_lines(namespace, name, follow=follow, since_s=since_s)
+        found = cluster.get("Pod", namespace, pod["metadata"]["name"])
     except NotFound:
-        yield f"--- the log of pod {name} is gone with the pod\n"
-    except ClusterError as error:
-        if pod["status"].get("phase") not in ("Failed", "Succeeded"):
-            raise
-        yield f"--- the log of pod {name} cannot be read any more: {error.what}\n"
+        return None
+    return found if found["metadata"]["uid"] == pod["metadata"]["uid"] else None
+
+
+def restarts_of(pod: Json | None) -> int | None:
+    """How often the container of a pod was restarted; None where it is over and will not be."""
+    status = (pod or {}).get("status") or {}
+    if pod is None or status.get("phase") in ("Succeeded", "Failed"):
+        return None
+    return max((int(container.get("restartCount") or 0) for container in main_containers(status)), default=0)
 
 
 def _job(cluster: Cluster, namespace: str, name: str) -> Json | None:
