@@ -25,6 +25,7 @@ from zephon.launch.control import stop
 from zephon.launch.status import status_of
 from zephon.run.directory import RunDir
 from zephon.run.placement import read_placement
+from zephon.run.specs import new_attempt
 from zephon.spec.experiment import RunSpec
 
 pytestmark = pytest.mark.kubernetes
@@ -137,8 +138,10 @@ def test_two_directories_with_one_name_are_two_runs(person: Person, tmp_path: Pa
     other = Person(person.plane, person.namespace, tmp_path / "others")
     with pytest.raises(Conflict, match=r"belongs to another run: .*/runs/exp1"):
         other.start()
+    assert other.rundir.attempts() == [], "nothing was made"
+    new_attempt(other.rundir, other.spec)
     other.until_state("UNSUBMITTED", "resume starts it")
-    assert launcher.resume(other.rundir).attempt == 2, "only the name of attempt 1 was taken"
+    assert launcher.resume(other.rundir).attempt == 2, "only the name of attempt 1 is taken"
     services = {item["metadata"]["name"]: item["spec"]["selector"] for item in person.plane.find(person.namespace, "Service")}
     assert services["exp1-1"]["zephon/run-id"] != services["exp1-2"]["zephon/run-id"]
     assert person.state()[0] == other.state()[0] == "STARTING"
@@ -197,8 +200,8 @@ from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.spec.experiment import RunSpec
 kind, how = sys.argv[2:]
 real = Cluster.create
-def create(cluster, document, *, dry_run=False):
-    found = real(cluster, document, dry_run=dry_run)
+def create(cluster, document, *, dry_run=False, **given):
+    found = real(cluster, document, dry_run=dry_run, **given)
     if not dry_run and document["kind"] == kind:
         if how == "killed":
             os._exit(9)
@@ -231,8 +234,8 @@ def test_a_submit_that_is_cut_off_is_undone_by_itself_or_by_the_next_start(perso
 def test_a_submit_whose_last_answer_was_lost_is_taken_up(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Cluster.create
 
-    def create(cluster: Cluster, document: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
-        found = real(cluster, document, dry_run=dry_run)
+    def create(cluster: Cluster, document: dict[str, Any], *, dry_run: bool = False, **given: Any) -> dict[str, Any]:
+        found = real(cluster, document, dry_run=dry_run, **given)
         if document["kind"] == "Deployment" and not dry_run:
             monkeypatch.setattr(Cluster, "get", away)
             raise NoAnswer("cut", follows="-", remedy="-")

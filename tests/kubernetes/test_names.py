@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from zephon.errors import ConfigError
-from zephon.launch.backends.kubernetes.names import DNS_LABEL, check_object_name, job_name, label_value, quantity
+from zephon.launch.backends.kubernetes.names import DNS_LABEL, attempt_name, check_object_name, job_name, label_value, quantity
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,20 @@ def test_a_quantity_that_kubernetes_would_refuse_is_refused(text: str) -> None:
 def test_a_reference_to_an_impossible_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="not the name of a Kubernetes object"):
         check_object_name(name, setting="queue")
+
+
+def test_a_name_that_is_too_long_for_a_later_attempt_is_refused_at_the_first() -> None:
+    longest = next(n for n in range(63, 0, -1) if _accepted_attempt("a" * n, 1))
+    assert all(_accepted_attempt("a" * longest, attempt) for attempt in (9, 10, 99, 9999))
+    assert not any(_accepted_attempt("a" * (longest + 1), attempt) for attempt in (1, 10))
+
+
+def _accepted_attempt(name: str, attempt: int) -> bool:
+    try:
+        return len(f"{attempt_name(name, attempt, nodes_max=16)}-15-x7k2p") <= 63
+    except ConfigError:
+        return False
+
+
+def test_a_name_that_begins_with_a_digit_gives_a_service_that_the_api_server_takes() -> None:
+    assert attempt_name("2026-run", 3, nodes_max=8) == "run-2026-run-3"

@@ -50,3 +50,24 @@ def test_the_surface_of_options_is_this_list() -> None:
             *("coordinator_port", "coordinator_cpu", "coordinator_memory", "overlay"),
         ]
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HF_TOKEN", "x"),
+        ("AWS_SECRET_ACCESS_KEY", "x"),
+        ("wandb_api_key", "x"),
+        ("DB", "postgres://me:pw@host/db"),
+        ("ANY", "hf_abcdefgh123"),
+    ],
+)
+def test_a_secret_typed_as_a_value_is_refused_with_how_to_refer_to_it(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"scheduler\.options\.env_from_secrets\.{name}=\{{secret: NAME, key: ") as error:
+        options_from({"env": {name: value}})
+    assert value not in str(error.value) or value == "x"
+
+
+@pytest.mark.parametrize(("name", "value"), [("TOKENIZERS_PARALLELISM", "false"), ("TOKEN", "/run/secrets/t"), ("A_TOKEN", "")])
+def test_what_only_sounds_like_a_secret_is_taken(name: str, value: str) -> None:
+    assert options_from({"env": {name: value}}).env == {name: value}

@@ -208,6 +208,21 @@ def test_a_preempted_job_waits_and_comes_back_by_itself(queue: Queue) -> None:
     queue.runs(low, 4)
 
 
+def test_a_grown_job_that_was_preempted_is_given_up_by_the_queue_in_its_own_words(queue: Queue) -> None:
+    """Kueue 0.17's slices of both sizes contradict each other; a Kueue that has mended it makes this test fail."""
+    low = queue.submit("low", nodes=2)
+    queue.runs(low, 2)
+    queue.scheduler.rescale(low, 4)
+    queue.runs(low, 4)
+    high = queue.submit("high", nodes=2, queue_priority="high")
+    queue.runs(high, 2)
+    queue.says(low, "waiting in the queue: Pending")
+    queue.plane.kubectl("delete", "job", high.split(":")[1], "-n", queue.namespace, "--wait=false")
+    line = queue.says(low, "the queue has given it up: FailedToStart: ")
+    assert line.endswith("; resume starts a new attempt")
+    assert queue.state(low) == "FAILED"
+
+
 def test_a_late_replacement_may_cost_the_whole_job_and_status_says_so_before_and_after(queue: Queue) -> None:
     """Kueue gives a lost pod's successor so long; then every pod is stopped, and the job comes back when there is room."""
     app = queue.submit("a", nodes=3)

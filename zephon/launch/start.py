@@ -33,23 +33,25 @@ from zephon.run.handle import Handle, read_handle, write_handle
 from zephon.run.lease import Lease
 from zephon.run.ledger import has_ledger
 from zephon.run.specs import first_spec, new_attempt, newest_spec
-from zephon.run.state import AttemptState, State
+from zephon.run.state import AttemptState
 from zephon.spec.experiment import RunSpec
 from zephon.stages import stage as stages
 from zephon.stages.record import outstanding
 
-_LEFTOVERS: tuple[State, ...] = ("UNSUBMITTED", "STOPPED", "GONE")  # parts of such an attempt may be left where it ran
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Started:
-    """What a start did: ``handle`` is TorchX's, None when nothing was submitted because the run is finished."""
+    """What a start did: ``handle`` is TorchX's, None when nothing was submitted because the run is finished.
+
+    ``remarks`` is what the cluster has said beforehand.
+    """
 
     rundir: RunDir
     attempt: int
     handle: str | None
     resumed_at: int
     note: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 def rundir_of(spec: RunSpec) -> RunDir:
@@ -71,8 +73,12 @@ def url_of(spec: RunSpec, rundir: RunDir) -> str:
 
 def request_of(spec: RunSpec, rundir: RunDir, attempt: int, worker: str = DEFAULT_WORKER) -> object:
     """Exactly what a submit would send; ``str`` shows it."""
-    job = Job(spec=spec, run=url_of(spec, rundir), attempt=attempt, worker=worker)
-    return backend(spec.scheduler.name).request(job)
+    return backend(spec.scheduler.name).request(job_of(spec, rundir, attempt, worker))
+
+
+def job_of(spec: RunSpec, rundir: RunDir, attempt: int, worker: str = DEFAULT_WORKER) -> Job:
+    """One attempt as its backend gets it."""
+    return Job(spec=spec, run=url_of(spec, rundir), attempt=attempt, worker=worker)
 
 
 def start(
@@ -120,9 +126,10 @@ def start(
 
             preflight.check(spec, rundir)
             lease.renew()
-        if before is not None and before.state in _LEFTOVERS:
+        if before is not None and before.state != "DONE":
             backend_of(rundir, attempt - 1).discard(rundir, attempt - 1)
-        backend(spec.scheduler.name).check_alone(Job(spec=spec, run=url_of(spec, rundir), attempt=attempt, worker=worker))
+        backend(spec.scheduler.name).check_alone(job_of(spec, rundir, attempt, worker))
+        remarks = backend(spec.scheduler.name).examine(job_of(spec, rundir, attempt, worker))
         if parent is not None:
             write_weights(parent, spec)
             lease.renew()
@@ -132,12 +139,12 @@ def start(
             forget_measures(rundir, contract)
         contracts.record(rundir, contract, spec, allowed, attempt=attempt)
         EventLog(rundir, attempt, "launcher").write("start", nodes=spec.nodes, resumed_at=max(done, 0), sha256=spec.sha256())
-        job = Job(spec=spec, run=url_of(spec, rundir), attempt=attempt, worker=worker)
+        job = job_of(spec, rundir, attempt, worker)
         submitted = Handle(scheduler=spec.scheduler.name, handle="", worker=worker, time=time.time())
         write_handle(rundir, attempt, submitted)  # whatever cuts the submit off, its backend is known
         handle = backend(spec.scheduler.name).submit(job, lease)
     write_handle(rundir, attempt, dataclasses.replace(submitted, handle=handle))
-    return Started(rundir=rundir, attempt=attempt, handle=handle, resumed_at=max(done, 0))
+    return Started(rundir=rundir, attempt=attempt, handle=handle, resumed_at=max(done, 0), remarks=remarks)
 
 
 @contextlib.contextmanager

@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from zephon.errors import ZephonError
 from zephon.launch.job import Job
 from zephon.run.directory import RunDir
 from zephon.run.events import EventReader
 from zephon.run.lease import Lease
 from zephon.run.state import AttemptState
-from zephon.spec.experiment import RunSpec
+
+
+class Away(ZephonError):
+    """Nobody answers where the attempts run; what runs there goes on."""
 
 
 class Backend(Protocol):
@@ -50,8 +54,15 @@ class Backend(Protocol):
     def submit(self, job: Job, lease: Lease) -> str:
         """Sends it and returns TorchX's handle. The run's lease is the backend's from now on: kept, or released."""
 
-    def ping(self, spec: RunSpec) -> str:
-        """The answer of the cluster where the spec's jobs would run; empty where there is no cluster."""
+    def examine(self, job: Job) -> tuple[str, ...]:
+        """Asks where the job would run whether it can: rights of all verbs, quotas, admission. Starts nothing.
+
+        Returns:
+            Remarks, a sentence each.
+
+        Raises:
+            ZephonError: it cannot, or there is no answer.
+        """
 
     def state(self, rundir: RunDir, attempt: int, events: EventReader) -> AttemptState | None:
         """How the attempt is; None where no submit has begun.
@@ -77,7 +88,7 @@ class Backend(Protocol):
         """Lets a stopped attempt go on as the same one; False where only a new attempt can."""
 
     def discard(self, rundir: RunDir, attempt: int) -> None:
-        """Removes what a stopped attempt, or one of which only parts are left, has where it ran; waits until it is gone."""
+        """Removes what could start again of an attempt that has ended, and left-over parts of it; waits until it is gone."""
 
     def log_lines(self, rundir: RunDir, attempt: int, node: int, *, follow: bool) -> Iterable[str]:
         """The log of one node, with newlines."""

@@ -235,10 +235,13 @@ def _writable(rundir: RunDir) -> Iterator[Finding]:
 
 
 def _scheduler(spec: RunSpec) -> Iterator[Finding]:
-    launcher.request_of(spec, launcher.rundir_of(spec), 1)
+    rundir = launcher.rundir_of(spec)
+    launcher.request_of(spec, rundir, 1)
     yield Finding("request", "ok", f"scheduler={spec.scheduler.name} accepts the job")
-    if answer := backend(spec.scheduler.name).ping(spec):
-        yield Finding("cluster", "ok", answer)
+    for remark in backend(spec.scheduler.name).examine(launcher.job_of(spec, rundir, 1)):
+        yield Finding("cluster", "warning", remark)
+    if not backend(spec.scheduler.name).here:
+        yield Finding("cluster", "ok", "it answers, you have the rights of all verbs, and it admits the job")
 
 
 _MACHINE: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (

@@ -13,10 +13,11 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from zephon.errors import ConfigError
+from zephon.errors import ConfigError, ZephonError
 from zephon.fastjson import Json
 from zephon.launch import contract as contracts
 from zephon.launch import start as launcher
+from zephon.launch.backends.base import Away
 from zephon.launch.backends.registry import backend
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.config.compose import Composed, compose
@@ -136,13 +137,28 @@ def plan(arguments: Arguments, console: Console) -> int:
         runs_stage=_runs_stage(spec, rundir, files),
         request=str(launcher.request_of(spec, rundir, attempt, arguments.worker or DEFAULT_WORKER)),
     )
+    remarks, refusal = _examined(spec, rundir, attempt)
     if arguments.json:
-        print(json.dumps(_as_json(planned)))
+        print(json.dumps({**_as_json(planned), "cluster": remarks}))
     else:
         _print(planned, console)
+        for remark in remarks:
+            console.print(f"note: {remark}", highlight=False)
     if planned.differences:
         contracts.check(read_contract(rundir), spec, allow=arguments.allow, run=spec.name, files=files)
+    if refusal is not None:
+        raise refusal
     return 0
+
+
+def _examined(spec: RunSpec, rundir: RunDir, attempt: int) -> tuple[list[str], ZephonError | None]:
+    """What the cluster says of the job, and why it would refuse it. A plan needs no cluster: one that is away is a remark."""
+    try:
+        return list(backend(spec.scheduler.name).examine(launcher.job_of(spec, rundir, attempt))), None
+    except Away as error:
+        return [f"the cluster was not asked: {error.what}"], None
+    except ZephonError as error:
+        return [], error
 
 
 def _runs_stage(spec: RunSpec, rundir: RunDir, files: Mapping[str, Json] | None) -> dict[str, bool]:

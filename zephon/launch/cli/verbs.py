@@ -85,6 +85,8 @@ def _after_start(started: launcher.Started, arguments: Arguments, console: Conso
     if resumed and newest_spec(started.rundir).checkpoint.resume == "last_good":
         resumed += ", or an earlier one where that is damaged"
     console.print(f"{started.rundir.url}  attempt {started.attempt}{resumed}  {started.handle}", highlight=False)
+    for remark in started.remarks:
+        console.print(f"note: {remark}", highlight=False)
     if arguments.detach or not _followed(started.rundir, started.attempt):
         see, logs, end = (_command(verb, started.rundir.url) for verb in ("status", "logs", "stop"))
         console.print(f"running in the background; see: {see}, {logs}, {end}", highlight=False)

@@ -24,8 +24,9 @@ from zephon.launch.backends.kubernetes.living import alive, attempt_labels, chec
 from zephon.launch.backends.kubernetes.manifest import Request
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
 from zephon.launch.backends.kubernetes.placed import elsewhere_line, find_job, is_complete, nodes_url, placement_of, unsubmitted
+from zephon.launch.backends.kubernetes.preflight import examine
 from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler, create_scheduler
-from zephon.launch.backends.kubernetes.status import Summary
+from zephon.launch.backends.kubernetes.status import Summary, has_ended
 from zephon.launch.backends.submission import Torchx
 from zephon.launch.job import Job
 from zephon.run.attempt_stages import read_attempt_stages
@@ -40,7 +41,6 @@ from zephon.run.specs import read_spec
 from zephon.run.state import AttemptState
 from zephon.run.stop import write_stop
 from zephon.run.target import write_target
-from zephon.spec.experiment import RunSpec
 from zephon.stages.stage import TRAIN
 
 _COMMAND_RETRY_S = 60.0
@@ -83,9 +83,10 @@ class KubernetesBackend:
         lease.release()  # the job on the cluster needs none; a laptop would have to renew it
         return handle
 
-    def ping(self, spec: RunSpec) -> str:
-        scheduler = self._connected(options_from(spec.scheduler.options), _COMMAND_RETRY_S)
-        return f"answers; {len(scheduler.list())} jobs of ours in the namespace"
+    def examine(self, job: Job) -> tuple[str, ...]:
+        options = options_from(job.spec.scheduler.options)
+        request: Request = self._torchx.request(job, job.spec.scheduler.options).request
+        return examine(self._connected(options, self._state_retry_s).connection, request, options)
 
     def state(self, rundir: RunDir, attempt: int, events: EventReader) -> AttemptState | None:
         placement = read_placement(rundir, attempt)
@@ -166,6 +167,8 @@ class KubernetesBackend:
 
     def discard(self, rundir: RunDir, attempt: int) -> None:
         scheduler, app_id, job = self._found(rundir, attempt)
+        if job is not None and has_ended(job):
+            return  # it cannot start again, and its pods' logs can be read as long as it is kept
         if job is not None:
             scheduler.delete(app_id)
             return

@@ -33,12 +33,14 @@ COLLECTIONS = {
     "Service": "/api/v1/namespaces/{namespace}/services",
     "Deployment": "/apis/apps/v1/namespaces/{namespace}/deployments",
     "Pod": "/api/v1/namespaces/{namespace}/pods",
+    "ResourceQuota": "/api/v1/namespaces/{namespace}/resourcequotas",
     "Event": "/api/v1/namespaces/{namespace}/events",
     "LocalQueue": "/apis/kueue.x-k8s.io/{kueue}/namespaces/{namespace}/localqueues",
     "Workload": "/apis/kueue.x-k8s.io/{kueue}/namespaces/{namespace}/workloads",
     "WorkloadPriorityClass": "/apis/kueue.x-k8s.io/{kueue}/workloadpriorityclasses",
 }
 MERGE = "application/merge-patch+json"
+_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)) ")
 
 
@@ -72,8 +74,12 @@ class Cluster:
             return ""
         return hashlib.sha256(str((found.get("data") or {}).get("ca.crt")).encode()).hexdigest()[:16]
 
-    def create(self, document: Json, *, dry_run: bool = False) -> Json:
-        """Creates an object; unknown fields in it are errors. With ``dry_run`` everything is checked and nothing kept."""
+    def create(self, document: Json, *, dry_run: bool = False, warnings: list[str] | None = None) -> Json:
+        """Creates an object; unknown fields in it are errors. With ``dry_run`` everything is checked and nothing kept.
+
+        Args:
+            warnings: gets what the API server says beside its answer, such as a violation of pod security.
+        """
         metadata = document["metadata"]
         query = [("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])]
         return self.request(
@@ -81,6 +87,7 @@ class Cluster:
             self._path(document["kind"], metadata["namespace"]),
             query=query,
             body=document,
+            warnings=warnings,
             action=f"create {document['kind']} {metadata['namespace']}/{metadata['name']}",
         )
 
@@ -152,6 +159,7 @@ class Cluster:
         query: list[tuple[str, str]] | None = None,
         body: Json | None = None,
         content_type: str | None = None,
+        warnings: list[str] | None = None,
     ) -> Json:
         """One request, repeated while that can help.
 
@@ -160,6 +168,8 @@ class Cluster:
         """
         response = self._respond(method, path, query=query or [], body=body, content_type=content_type, action=action)
         answer = _json(response.data)
+        if warnings is not None:
+            warnings += [text.replace('\\"', '"') for text in _WARNING.findall(response.headers.get("Warning", ""))]
         if answer is None:
             raise no_api_server(self.server, response.status, response.data.decode(errors="replace"))
         return answer

@@ -16,6 +16,7 @@ import re
 
 from zephon.errors import ZephonError
 from zephon.fastjson import Json
+from zephon.launch.backends.base import Away
 
 _RBAC = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]*)" in API group "(?P<group>[^"]*)"'
@@ -27,7 +28,7 @@ class ClusterError(ZephonError):
     """The cluster cannot be reached, or refused a request."""
 
 
-class NoAnswer(ClusterError):
+class NoAnswer(ClusterError, Away):
     """The API server did not answer, or there is no address to ask."""
 
 

@@ -12,7 +12,7 @@ from torchx.specs import AppDef, Role, macros
 
 from zephon.errors import ConfigError
 from zephon.launch.appdef import job_of
-from zephon.launch.backends.kubernetes.names import job_name
+from zephon.launch.backends.kubernetes.names import attempt_name
 from zephon.launch.backends.kubernetes.options import KubernetesOptions
 from zephon.launch.job import Job
 
@@ -42,10 +42,11 @@ def facts_of(app: AppDef, options: KubernetesOptions, *, submission: str) -> Job
             remedy="use the component launch/components.py:elastic, which has one role",
         )
     job = job_of(app)
-    name = job_name(f"{app.name}-{job.attempt}", nodes_max=job.spec.elastic.nodes_max)
+    name = attempt_name(app.name, job.attempt, nodes_max=job.spec.elastic.nodes_max)
     facts = JobFacts(name=name, job=job, role=_substituted(app.roles[0], name), submission=submission)
     _check_run_directory(job.run, options)
     _check_grace(job.spec.elastic.drain_s, options)
+    _check_gpus(job, facts.role.resource.gpu)
     return facts
 
 
@@ -79,3 +80,24 @@ def _check_grace(drain_s: float, options: KubernetesOptions) -> None:
             follows="Kubernetes would kill the workers before they have saved",
             remedy=f"leave grace_s out, or set it to at least {int(drain_s) + 30}",
         )
+
+
+def _check_gpus(job: Job, gpus: int) -> None:
+    """Each process trains on one GPU: another number of them would idle, or be missing."""
+    procs, device = job.spec.elastic.procs_per_node, job.spec.trainer.device
+    if gpus and device == "cpu":
+        raise ConfigError(
+            f"scheduler.options.gpu={gpus} and trainer.device=cpu",
+            follows="the GPUs would be reserved and never used",
+            remedy="set trainer.device=cuda, or leave scheduler.options.gpu out",
+        )
+    if gpus == procs or (gpus == 0 and device != "cuda"):
+        return
+    idle, none = f"{gpus - procs} GPUs of every node would idle", f"{procs - gpus} processes of every node would have none"
+    raise ConfigError(
+        f"scheduler.options.gpu={gpus} and elastic.procs_per_node={procs}: each process trains on one GPU",
+        follows=idle if gpus > procs else none,
+        remedy=f"set elastic.procs_per_node={gpus}, or scheduler.options.gpu={procs}"
+        if gpus
+        else f"set scheduler.options.gpu={procs}, or leave it out",
+    )

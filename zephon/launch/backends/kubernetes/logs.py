@@ -16,6 +16,7 @@ from zephon.launch.backends.kubernetes.causes import main_containers
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.errors import ClusterError, LogCut, NotFound
 from zephon.launch.backends.kubernetes.names import ATTEMPT, INDEX, ROLE, RUN_ID
+from zephon.launch.backends.kubernetes.status import has_ended
 
 
 def node_log(
@@ -47,7 +48,7 @@ def node_log(
                 yield f"--- {role} {index} goes on in pod {pod['metadata']['name']}\n"
             seen.add(pod["metadata"]["uid"])
             yield from _pod_log(cluster, namespace, pod, follow=follow, since=began, poll_s=poll_s)
-        if not follow or job is None or (_ended(job) and not any(_started(pod) for pod in fresh)):
+        if not follow or job is None or (has_ended(job) and not any(_started(pod) for pod in fresh)):
             return
         if not any(_started(pod) for pod in fresh):
             time.sleep(poll_s)
@@ -146,8 +147,3 @@ def _started(pod: Json) -> bool:
         if "waiting" not in (status.get("state") or {}) or status.get("restartCount"):
             return True
     return False
-
-
-def _ended(job: Json) -> bool:
-    conditions = (job.get("status") or {}).get("conditions") or []
-    return any(c["status"] == "True" and c["type"] in ("Complete", "Failed") for c in conditions)

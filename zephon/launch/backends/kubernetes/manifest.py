@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 
 import yaml
 from torchx.specs import AppDef
@@ -49,8 +50,23 @@ class Request:
         """The objects as a YAML stream that ``kubectl apply -f -`` accepts, the overlay's changes as comments above."""
         head = "".join(f"# note: {line}\n" for line in self.notes)
         head += "".join(f"# overlay: {line}\n" for line in self.overlaid)
-        dumped = (yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True) for document in self.documents)
+        dumped = (yaml.dump(doc, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True) for doc in self.documents)
         return head + "---\n".join(dumped)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what kubectl's reader, which follows other versions of YAML too, would take for a number, a time or a boolean."""
+
+
+_NUMBER = r"[-+]?(0[xob][\da-f_]+|[\d_]*\.?[\d_]*(e[-+]?\d+)?|\d+(:\d+)+(\.\d*)?|\d{4}-\d\d?-\d\d?([t ].*)?)"
+_AMBIGUOUS = re.compile(_NUMBER + r"|y|n|yes|no|on|off|true|false|null|~|=|<<|[-+]?\.(inf|nan)", re.IGNORECASE)
+
+
+def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if _AMBIGUOUS.fullmatch(text) else None)
+
+
+_Dumper.add_representer(str, _string)
 
 
 def build(app: AppDef, options: KubernetesOptions, *, submission: str) -> Request:

@@ -33,20 +33,24 @@ JOB_NAME = "batch.kubernetes.io/job-name"
 
 # "-" + random suffix of five characters, which the Job controller appends to "<name>-<index>".
 _POD_SUFFIX = 6
+_ATTEMPT_DIGITS = 4
 
 
-def job_name(name: str, *, nodes_max: int, from_what: str = "name") -> str:
-    """A run's name as a Job name: lower case, other characters become hyphens.
+def job_name(name: str, *, nodes_max: int, from_what: str = "name", room_for: str = "") -> str:
+    """A run's name as a Job name: lower case, other characters become hyphens, ``run-`` before a digit.
 
     Args:
         name: what the user calls the run (and attempt).
         nodes_max: the largest number of nodes the Job may be rescaled to; its index must fit.
         from_what: the setting to name in an error.
+        room_for: what is appended later.
     Raises:
         ConfigError: nothing usable is left, or the pods' names would exceed 63 characters.
     """
     clean = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    room = 63 - _POD_SUFFIX - len(str(max(nodes_max - 1, 0))) - 1
+    if clean[:1].isdigit():
+        clean = f"run-{clean}"  # the Service has the Job's name, and may not begin with a digit
+    room = 63 - _POD_SUFFIX - len(str(max(nodes_max - 1, 0))) - 1 - len(room_for)
     if not clean:
         raise ConfigError(
             f"{from_what}={name!r} has no letter or digit that Kubernetes allows in a name",
@@ -56,10 +60,23 @@ def job_name(name: str, *, nodes_max: int, from_what: str = "name") -> str:
     if len(clean) > room:
         raise ConfigError(
             f"{from_what}={name!r} gives the Job name {clean!r} of {len(clean)} characters",
-            follows=f"the names of its pods would exceed 63 characters with the index of up to {nodes_max} nodes",
+            follows="the names of its pods would exceed 63 characters with the "
+            + (f"number of up to {room_for[1:]} attempts and the " if room_for else "")
+            + f"index of up to {nodes_max} nodes",
             remedy=f"use a name of at most {room} characters",
         )
     return clean
+
+
+def attempt_name(name: str, attempt: int, *, nodes_max: int) -> str:
+    """The Job of one attempt. A name that would be too long for a later attempt is refused at the first one.
+
+    Raises:
+        ConfigError: as ``job_name`` does.
+    """
+    longest = "-" + "9" * max(_ATTEMPT_DIGITS, len(str(attempt)))
+    job_name(name, nodes_max=nodes_max, room_for=longest)
+    return job_name(f"{name}-{attempt}", nodes_max=nodes_max)
 
 
 def run_id(url: str) -> str:

@@ -7,6 +7,7 @@ Secrets are referred to by name and key; no field takes a secret's value. What h
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -132,12 +133,31 @@ class KubernetesOptions(Spec):
                 follows="one of the two values would silently win",
                 remedy=f"remove {twice[0]} from one of them",
             )
+        for name, value in self.env.items():
+            _check_plain(name, value)
         if self.queue_priority is not None and self.queue is None:
             raise ConfigError(
                 f"queue_priority={self.queue_priority!r} is set without queue",
                 follows="Kueue does not look at a Job without a queue, so the priority would have no effect",
                 remedy="set queue=NAME as well, or use priority_class for the pods' own priority",
             )
+
+
+_SECRET_NAME = re.compile(r"(^|_)(SECRET|SECRET_ACCESS_KEY|TOKEN|PASSWORD|PASSWD|API_?KEY|PRIVATE_KEY|CREDENTIALS?)$", re.I)
+_SECRET_VALUE = re.compile(r"(hf_|ghp_|github_pat_|glpat-|sk-)\w{8,}|\w+://[^/@\s]*:[^/@\s]+@|-----BEGIN .*PRIVATE KEY")
+
+
+def _check_plain(name: str, value: str) -> None:
+    """Refuses a secret as a plain value: everybody who may read the Job, the run directory or a log would have it."""
+    path = value.startswith("/")  # a file that holds the secret is none
+    if not value or not (_SECRET_VALUE.match(value) or (_SECRET_NAME.search(name) and not path)):
+        return
+    raise ConfigError(
+        f"scheduler.options.env.{name} looks like a secret, given as a value",
+        follows="it would stand in the Job, in the run directory and in what plan prints",
+        remedy=f"kubectl create secret generic NAME --from-literal={name.lower().replace('_', '-')}=..., and refer to it: "
+        f"scheduler.options.env_from_secrets.{name}={{secret: NAME, key: {name.lower().replace('_', '-')}}}",
+    )
 
 
 def _check_volume(name: str, volume: Volume) -> None:

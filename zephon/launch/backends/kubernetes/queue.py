@@ -88,17 +88,31 @@ def _check_priority(cluster: Cluster, name: str) -> None:
 
 def workloads_of(cluster: Cluster, job: Json) -> list[Json]:
     """The Job's Workloads that are not finished, oldest first."""
+    return [item for item in _all_workloads(cluster, job) if not _finished(item)]
+
+
+def _all_workloads(cluster: Cluster, job: Json) -> list[Json]:
+    """All of the Job's Workloads, oldest first; a scaled Job has one for each size."""
     uid, namespace = job["metadata"]["uid"], job["metadata"]["namespace"]
     workloads = cluster.find("Workload", namespace, labels=f"kueue.x-k8s.io/job-uid={uid}")
-    unfinished = [item for item in workloads if (_find(item, "Finished") or {}).get("status") != "True"]
-    return sorted(unfinished, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["name"]))
+    return sorted(workloads, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["name"]))
+
+
+def _finished(workload: Json) -> Json | None:
+    found = _find(workload, "Finished")
+    return found if found and found.get("status") == "True" else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Queued:
-    """What Kueue says of a job: why it, or its growth, waits (None: nothing waits), and what threatens it while it runs."""
+    """What Kueue says of a job: why it, or its growth, waits (None: nothing waits), and what threatens it while it runs.
+
+    Args:
+        given_up: why Kueue will never start the job again; empty where it may.
+    """
 
     reason: str | None = None
+    given_up: str = ""
     warnings: tuple[str, ...] = ()
 
 
@@ -108,17 +122,18 @@ def queue_status(cluster: Cluster, job: Json, *, now: datetime | None = None) ->
         return Queued()
     now = now or datetime.now(UTC)
     try:
-        workloads = workloads_of(cluster, job)
+        workloads = _all_workloads(cluster, job)
     except Forbidden:
         return Queued(reason="the reason is on its Workload, which you may not list" if job["spec"].get("suspend") else None)
     return read_workloads(job, workloads, now=now)
 
 
 def read_workloads(job: Json, workloads: Sequence[Json], *, now: datetime) -> Queued:
-    """What a queued job's unfinished Workloads (oldest first) say of it at the time ``now``."""
-    if not workloads:
-        return Queued(reason=_no_workload(job, now))
-    newest = workloads[-1]
+    """What a queued job's Workloads (oldest first) say of it at the time ``now``."""
+    unfinished = [item for item in workloads if not _finished(item)]
+    if not unfinished:
+        return _without_workload(job, workloads, now)
+    newest = unfinished[-1]
     if newest.get("spec", {}).get("active") is False:
         return Queued(reason=STOPPED_BY_USER)
     reserved = _find(newest, "QuotaReserved")
@@ -160,11 +175,19 @@ def _stale(workload: Json, job: Json) -> list[str]:
     ]
 
 
-def _no_workload(job: Json, now: datetime) -> str | None:
-    created = _time(job["metadata"]["creationTimestamp"])
-    if not job["spec"].get("suspend") or (now - created).total_seconds() < WORKLOAD_S:
-        return None
-    return "Kueue made no Workload for it: does its priority class exist, and does Kueue run?"
+def _without_workload(job: Json, finished: Sequence[Json], now: datetime) -> Queued:
+    """A job for which Kueue has no Workload that could start: it has made none yet, refused silently, or given the job up.
+
+    Kueue 0.17 gives up a job that had grown and was preempted: the slices of both sizes contradict each other (FailedToStart).
+    """
+    if not job["spec"].get("suspend"):
+        return Queued()
+    if finished:
+        ends = sorted((end for item in finished if (end := _finished(item))), key=lambda end: str(end["lastTransitionTime"]))
+        return Queued(given_up=f"{ends[-1].get('reason', '')}: {ends[-1].get('message', '')}")
+    if (now - _time(job["metadata"]["creationTimestamp"])).total_seconds() < WORKLOAD_S:
+        return Queued()
+    return Queued(reason="Kueue made no Workload for it: does its priority class exist, and does Kueue run?")
 
 
 def set_active(cluster: Cluster, job: Json, *, active: bool) -> None:

@@ -88,7 +88,7 @@ def summarize(
     counts = _of_pods(nodes) if pods is not None else _of_job(status)
     state, line = (
         _ended(job, troubles, counts)
-        or _suspended(job, counts, wanted, queued.reason)
+        or _suspended(job, counts, wanted, queued)
         or _active(nodes, counts, wanted, queued.reason)
     )
     if state not in ENDED:
@@ -151,14 +151,16 @@ def _ended(job: Json, troubles: Sequence[str], counts: _Counts) -> tuple[State, 
     return None
 
 
-def _suspended(job: Json, counts: _Counts, wanted: int, queue_reason: str | None) -> tuple[State, str] | None:
+def _suspended(job: Json, counts: _Counts, wanted: int, queued: Queued) -> tuple[State, str] | None:
     """A Job that was stopped by its user, or is kept waiting by its queue."""
     if not job["spec"].get("suspend"):
         return None
     if counts.alive:
         return "DRAINING", f"stopping: {counts.running} of {wanted} nodes are saving their state"
-    if is_queued(job) and queue_reason != STOPPED_BY_USER:
-        return "QUEUED", f"waiting in the queue: {queue_reason or 'Kueue has not looked at it yet'}"
+    if queued.given_up:
+        return "FAILED", f"the queue has given it up: {queued.given_up}; resume starts a new attempt"
+    if is_queued(job) and queued.reason != STOPPED_BY_USER:
+        return "QUEUED", f"waiting in the queue: {queued.reason or 'Kueue has not looked at it yet'}"
     return "STOPPED", "stopped; resume starts it again from its last checkpoint"
 
 
@@ -205,6 +207,11 @@ def _node(pod: Json, now: datetime) -> Pod:
         phase=phase,
         cause=cause_of(pod, now),
     )
+
+
+def has_ended(job: Json) -> bool:
+    """Whether the cluster is done with a Job, for better or worse."""
+    return any(c["status"] == "True" and c["type"] in ("Complete", "Failed") for c in conditions_of(job))
 
 
 def conditions_of(job: Json) -> list[Json]:

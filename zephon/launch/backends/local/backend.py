@@ -46,8 +46,8 @@ class LocalBackend:
     def submit(self, job: Job, lease: Lease) -> str:
         return self._torchx.submit(job, {**options_of(job.spec), "lease": lease.token})
 
-    def ping(self, spec: RunSpec) -> str:
-        return ""
+    def examine(self, job: Job) -> tuple[str, ...]:
+        return ()
 
     def state(self, rundir: RunDir, attempt: int, events: EventReader) -> AttemptState | None:
         return read_state(rundir, attempt)
