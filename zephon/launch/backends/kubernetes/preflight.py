@@ -48,6 +48,7 @@ RIGHTS = (
     *(Right(group, resource, "get", "run") for group, resource in _OWNED),
     *(Right(group, resource, "list", "resume") for group, resource in _OWNED),
     *(Right(group, resource, "delete", "stop of orphaned pods") for group, resource in _OWNED),
+    Right("", "secrets", "create", "run"),
     Right("", "pods", "get", "logs"),
     Right("", "pods", "list", "run, status, logs"),
     Right("", "pods", "delete", "stop of orphaned pods"),
@@ -73,7 +74,8 @@ def examine(cluster: Cluster, request: Request, options: KubernetesOptions) -> t
     check_queue(cluster, options)
     warnings: list[str] = []
     for document in request.documents if options.server_dry_run else ():
-        ours(cluster, document)  # a name that is taken is told with the run that has it
+        if document["kind"] != "Secret":  # whose name is new each time, and which nobody may read
+            ours(cluster, document)  # a name that is taken is told with the run that has it
         cluster.create(document, dry_run=True, warnings=warnings)
     job = request.documents[0]
     admitted = check_pod(cluster, job)
@@ -83,7 +85,7 @@ def examine(cluster: Cluster, request: Request, options: KubernetesOptions) -> t
 
 def missing_rights(cluster: Cluster, namespace: str, rights: Iterable[Right]) -> list[Right]:
     """Those that the user does not have, by SelfSubjectAccessReview, which every user may ask."""
-    wanted = list(rights)
+    wanted, _ = list(rights), cluster.server  # one connection for all threads
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         allowed = list(pool.map(lambda right: _allowed(cluster, namespace, right), wanted))
     return [right for right, yes in zip(wanted, allowed, strict=True) if not yes]
