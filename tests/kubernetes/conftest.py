@@ -146,6 +146,10 @@ class Plane:
     def _patch(self, path: str, change: dict[str, Any]) -> None:
         self.api.request("PATCH", path, body=change, content_type=MERGE, action="play the kubelet")
 
+    def play_devices(self, machine: str, devices: dict[str, str]) -> None:
+        """Says what device plugins would: how many devices of which name a machine has."""
+        self._patch(f"/api/v1/nodes/{machine}/status", {"status": {"capacity": devices, "allocatable": devices}})
+
     def play_kubelet(self, namespace: str, pod: str, *, phase: str, exit_code: int | None = None, reason: str = "Test") -> None:
         """Sets what a kubelet would report of a pod's one container."""
         state: dict[str, Any] = {"running": {"startedAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}}

@@ -21,8 +21,7 @@ def test_every_case_has_one_line() -> None:
 def test_every_named_test_exists_and_only_one_case_names_none() -> None:
     named = {case: re.findall(r"`([\w/]+\.py)::(\w+)`", tests) for case, _, tests in LINES}
     assert [case for case, tests in named.items() if not tests] == ["V03"]
-    for case, tests in named.items():
-        for file, name in tests:
-            path = ROOT / "tests" / file
-            assert path.is_file(), f"{case}: {file}"
-            assert name in functions(path), f"{case}: {file}::{name}"
+    for file, name in re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE):  # those of lines without a number too
+        path = ROOT / "tests" / file
+        assert path.is_file(), file
+        assert name in functions(path), f"{file}::{name}"

@@ -44,6 +44,8 @@ def test_the_surface_of_options_is_this_list() -> None:
         [
             *("namespace", "kubeconfig", "context", "request_timeout_s", "server_dry_run"),
             *("image", "image_pull_policy", "image_pull_secrets", "service_account", "run_as_user", "run_as_group"),
+            # The kind of network decides NCCL's settings; a work folder is more than a field of an object.
+            *("network", "rdma", "rdma_resource", "workspace"),
             *("cpu", "memory_mb", "gpu", "gpu_resource", "shm_size", "tmp_size", "volumes", "env", "env_from_secrets"),
             *("node_selector", "tolerations", "affinity", "priority_class", "topology_spread", "lost_node_s"),
             *("queue", "queue_priority", "retries_per_node", "grace_s", "keep_finished_s"),

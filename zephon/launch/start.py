@@ -127,7 +127,7 @@ def start(
             preflight.check(spec, rundir)
             lease.renew()
         if before is not None and before.state != "DONE":
-            backend_of(rundir, attempt - 1).discard(rundir, attempt - 1)
+            backend_of(rundir, attempt - 1).discard(rundir, attempt - 1, keep_ended=True)
         backend(spec.scheduler.name).check_alone(job_of(spec, rundir, attempt, worker))
         remarks = backend(spec.scheduler.name).examine(job_of(spec, rundir, attempt, worker))
         if parent is not None:

@@ -87,8 +87,12 @@ class Backend(Protocol):
     def resume(self, rundir: RunDir, attempt: int) -> bool:
         """Lets a stopped attempt go on as the same one; False where only a new attempt can."""
 
-    def discard(self, rundir: RunDir, attempt: int) -> None:
-        """Removes what could start again of an attempt that has ended, and left-over parts of it; waits until it is gone."""
+    def discard(self, rundir: RunDir, attempt: int, *, keep_ended: bool = False) -> None:
+        """Removes what an attempt that has ended has left where it ran; waits until it is gone.
+
+        Args:
+            keep_ended: leave what cannot start again, for its logs.
+        """
 
     def log_lines(self, rundir: RunDir, attempt: int, node: int, *, follow: bool) -> Iterable[str]:
         """The log of one node, with newlines."""

@@ -165,10 +165,12 @@ class KubernetesBackend:
         scheduler.resume(app_id)
         return True
 
-    def discard(self, rundir: RunDir, attempt: int) -> None:
+    def discard(self, rundir: RunDir, attempt: int, *, keep_ended: bool = False) -> None:
+        if read_placement(rundir, attempt) is None:
+            return
         scheduler, app_id, job = self._found(rundir, attempt)
-        if job is not None and has_ended(job):
-            return  # it cannot start again, and its pods' logs can be read as long as it is kept
+        if job is not None and keep_ended and has_ended(job):
+            return
         if job is not None:
             scheduler.delete(app_id)
             return
@@ -185,10 +187,15 @@ class KubernetesBackend:
         """What a verb acts on: the attempt's own Job, None where it is gone.
 
         Raises:
-            ConfigError: it is in another cluster.
+            ConfigError: it was never submitted, or is in another cluster.
         """
         placement = read_placement(rundir, attempt)
-        assert placement is not None, "no verb acts on an attempt without a submit"
+        if placement is None:
+            raise ConfigError(
+                f"attempt {attempt} of {rundir.url} was never submitted",
+                follows="there is nothing to act on",
+                remedy="zephon resume starts it",
+            )
         scheduler = self._connected(options_from(read_spec(rundir, attempt).scheduler.options), _COMMAND_RETRY_S)
         job = find_job(scheduler.connection, placement)
         if job is None and (line := elsewhere_line(scheduler.connection, placement)):

@@ -3,6 +3,7 @@
     Job <name>                  Indexed, one pod per node; owns the four others
     Secret <name>-<submission>  by which the attempt's processes know each other
     ConfigMap <name>            the attempt's resolved RunSpec
+    ConfigMap <name>-code       the work folder, where one is given (workspace.py)
     Service <name>              headless: names for the nodes and the coordinator, also before they are ready
     Deployment <name>-coordinator   decides who is in which generation; holds nothing that cannot be rebuilt
 
@@ -16,13 +17,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
+from collections.abc import Iterator
 
 import yaml
 from torchx.specs import AppDef
 
 from zephon.exits import DRAINS, FINAL
 from zephon.fastjson import Json
-from zephon.launch.backends.kubernetes import names
+from zephon.launch.backends.kubernetes import names, workspace
 from zephon.launch.backends.kubernetes.facts import JobFacts, facts_of
 from zephon.launch.backends.kubernetes.options import KubernetesOptions
 from zephon.launch.backends.kubernetes.overlay import apply_overlay, changes
@@ -86,12 +88,26 @@ def build(app: AppDef, options: KubernetesOptions, *, submission: str) -> Reques
         "service": _service(facts, options),
         "coordinator": _coordinator(facts, options),
     }
+    packed = workspace.pack(options.workspace) if options.workspace is not None else None
+    if packed is not None:
+        for template in (built["job"]["spec"]["template"], built["coordinator"]["spec"]["template"]):
+            workspace.unpack(template, source=f"{facts.name}-code")
     final = apply_overlay(built, options.overlay)
     overlaid = tuple(f"{name}.{line}" for name in built for line in changes(built[name], final[name]))
-    notes = () if "@sha256:" in facts.role.image else (f"image {facts.role.image} is a tag: later pods may run other code",)
+    notes = tuple(_notes(facts, options))
     job, *children = final.values()
+    if packed is not None:
+        children = [workspace.config_map(_metadata(facts, options, name=f"{facts.name}-code"), packed), *children]
     documents = (job, _secret(facts, options), *children)
     return Request(namespace=options.namespace, name=facts.name, documents=documents, overlaid=overlaid, notes=notes)
+
+
+def _notes(facts: JobFacts, options: KubernetesOptions) -> Iterator[str]:
+    if "@sha256:" not in facts.role.image:
+        yield f"image {facts.role.image} is a tag: later pods may run other code"
+    memory_mb = facts.role.resource.memMB
+    if facts.role.resource.gpu and 0 < memory_mb * 2**20 < 2 * names.quantity(options.shm_size, setting="shm_size"):
+        yield f"shm_size={options.shm_size} is more than half of memory_mb={memory_mb}, of which it is a part"
 
 
 def owned_by(document: Json, job: Json) -> Json:

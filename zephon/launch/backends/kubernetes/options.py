@@ -67,10 +67,14 @@ class KubernetesOptions(Spec):
         kubeconfig, context: which cluster; by default KUBECONFIG and its current context, inside a pod the pod's own.
         image: container image, best by digest.
         cpu, memory_mb, gpu: resources of one node, whole numbers; the component puts them into the role.
-        gpu_resource: the name that the device plugin gives to GPUs.
-        topology_spread: keep nodes on different machines: ``none``, ``prefer`` or ``require``.
+        gpu_resource: the name that the device plugin gives to GPUs, or to parts of them (``nvidia.com/mig-3g.40gb``).
+        network: ``pod``, or ``host`` for the machine's own network (needs a namespace that admits it).
+        rdma, rdma_resource: RDMA devices of one node, and the name that their device plugin gives them.
+        topology_spread: keep nodes on different machines: ``none``, ``prefer`` or ``require``, which counts every machine that
+            the pods may run on: give a node_selector where some machines have no GPU.
         lost_node_s: seconds until pods of an unreachable machine are given up.
-        shm_size, tmp_size: sizes of /dev/shm (memory) and /tmp.
+        shm_size, tmp_size: sizes of /dev/shm, which counts as the container's memory, and of /tmp.
+        workspace: folder of this machine whose code runs in the pods, above the image's own.
         queue: Kueue LocalQueue; ``queue_priority`` is a WorkloadPriorityClass.
         retries_per_node: crashes of one node after which the Job fails; drains, evictions and node losses do not count.
         grace_s: seconds between SIGTERM and SIGKILL; by default the drain budget and 30 s.
@@ -90,6 +94,9 @@ class KubernetesOptions(Spec):
     memory_mb: NotNegative | None = free(None)
     gpu: NotNegative | None = free(None)
     gpu_resource: str = free("nvidia.com/gpu")
+    network: Literal["pod", "host"] = free("pod")
+    rdma: NotNegative = free(0)
+    rdma_resource: str = free("rdma/hca")
     node_selector: dict[str, str] = free({})
     tolerations: tuple[Toleration, ...] = free(())
     affinity: dict[str, Any] = free({})
@@ -101,6 +108,7 @@ class KubernetesOptions(Spec):
     env_from_secrets: dict[str, SecretKey] = free({})
     shm_size: str = free("1Gi")
     tmp_size: str = free("10Gi")
+    workspace: str | None = free(None)
     queue: str | None = free(None)
     queue_priority: str | None = free(None)
     run_as_user: Positive = free(1000)
@@ -163,7 +171,7 @@ def _check_plain(name: str, value: str) -> None:
 def _check_volume(name: str, volume: Volume) -> None:
     setting = f"volumes.{name}"
     check_dns_label(name, setting=setting)
-    if name in ("spec", "attempt-secret", "shm", "tmp"):
+    if name in ("spec", "attempt-secret", "shm", "tmp", "code", "workspace"):
         raise ConfigError(
             f"{setting} uses a name that every pod already has",
             follows="two volumes of one name are refused by the API server",

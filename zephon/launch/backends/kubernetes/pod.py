@@ -63,11 +63,15 @@ def node_template(facts: JobFacts, options: KubernetesOptions) -> Json:
         facts,
         options,
         command=[facts.role.entrypoint, *facts.role.args],
-        env=_downward_env() + _plain_env({**facts.role.env, **options.env, **identity}) + _secret_env(options),
+        env=_downward_env()
+        + _plain_env(_nccl(facts, options) | facts.role.env | options.env | identity)
+        + _secret_env(options),
         resources=_node_resources(facts, options),
     )
     template = _template(facts, options, role="node", container=container)
     spec = template["spec"]
+    if options.network == "host":
+        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     spec["restartPolicy"] = "Never"
     spec["terminationGracePeriodSeconds"] = grace_s(facts, options)
     if options.topology_spread != "none":
@@ -177,6 +181,16 @@ def _downward_env() -> list[Json]:
     return [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
 
 
+def _nccl(facts: JobFacts, options: KubernetesOptions) -> dict[str, str]:
+    """How NCCL talks on this kind of network, where ``env`` says nothing else."""
+    if facts.role.resource.gpu == 0:
+        return {}
+    # In a pod the cluster's own interface is eth0; on a machine it is any but those of containers.
+    interface = "eth0" if options.network == "pod" else "^lo,docker,cni,cali,flannel,cilium,veth,kube"
+    # Without devices NCCL would find the machine's cards by name, fail to open them, and wait.
+    return {"NCCL_SOCKET_IFNAME": interface, "NCCL_IB_DISABLE": "0" if options.rdma or options.network == "host" else "1"}
+
+
 def _plain_env(values: dict[str, str]) -> list[Json]:
     # HOME is on the only writable path that every pod has.
     files = {"ZEPHON_SPEC_FILE": f"{_SPEC_FOLDER}/{specs.FILE}", secret.GIVEN: f"{_SECRET_FOLDER}/{secret.FILE}"}
@@ -206,6 +220,7 @@ def _node_resources(facts: JobFacts, options: KubernetesOptions) -> Json:
     # No CPU limit: it would throttle the loader's threads although the machine is idle.
     limits = {"memory": requests["memory"]} if "memory" in requests else {}
     extended = {options.gpu_resource: str(wanted.gpu)} if wanted.gpu > 0 else {}
+    extended |= {options.rdma_resource: str(options.rdma)} if options.rdma else {}
     extended |= {name: str(count) for name, count in sorted(wanted.devices.items())}
     return {"requests": requests | extended, "limits": limits | extended}
 

@@ -64,7 +64,7 @@ class LocalBackend:
     def resume(self, rundir: RunDir, attempt: int) -> bool:
         return False
 
-    def discard(self, rundir: RunDir, attempt: int) -> None:
+    def discard(self, rundir: RunDir, attempt: int, *, keep_ended: bool = False) -> None:
         """Nothing: an attempt that has stopped has left only files."""
 
     def log_lines(self, rundir: RunDir, attempt: int, node: int, *, follow: bool) -> Iterable[str]:
