@@ -24,6 +24,7 @@ from zephon.launch.backends.registry import backend_of
 from zephon.launch.control import stop
 from zephon.launch.status import status_of
 from zephon.run.directory import RunDir
+from zephon.run.events import read_events
 from zephon.run.placement import read_placement
 from zephon.run.specs import new_attempt
 from zephon.spec.experiment import RunSpec
@@ -115,6 +116,28 @@ def test_a_deleted_jobs_pods_count_until_they_have_ended_and_then_resume_starts_
         person.start()
     until("nothing is left", person.ended, holds=lambda left: not left)
     person.until_state("GONE")
+    assert launcher.resume(person.rundir).attempt == 2
+
+
+def test_a_job_that_failed_before_its_first_step_is_resumed_and_its_cause_outlives_it(person: Person) -> None:
+    person.start()
+    (pod, _) = person.plane.bound(person.namespace, 2)
+    person.plane.play_kubelet(person.namespace, pod["metadata"]["name"], phase="Failed", exit_code=65, reason="Error")
+    person.plane.ends_deleted_pods(person.namespace)
+
+    def failed() -> str:
+        person.plane.ends_deleted_pods(person.namespace)
+        return person.state()[0]
+
+    until("the job has failed", failed, holds=lambda state: state == "FAILED")
+    cause = "exit code 65 (configuration or contract error)"
+    assert cause in status_of(person.rundir).message
+    assert [event.kind for event in read_events(person.rundir)].count("node_ended") == 1, "written once, however often asked"
+    person.delete("background")
+    until("nothing is left", person.ended, holds=lambda left: not left)
+    found = status_of(person.rundir)
+    assert found.state == "GONE"
+    assert cause in found.error
     assert launcher.resume(person.rundir).attempt == 2
 
 

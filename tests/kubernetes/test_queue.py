@@ -14,6 +14,7 @@ from tests.kubernetes.conftest import ROOT, Plane, tool, until, until_said
 from tests.kubernetes.samples import sample_app
 from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes.errors import Forbidden
+from zephon.launch.backends.kubernetes.living import check_alone
 from zephon.launch.backends.kubernetes.queue import workloads_of
 from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler, create_scheduler
 from zephon.run.state import State
@@ -221,6 +222,7 @@ def test_a_grown_job_that_was_preempted_is_given_up_by_the_queue_in_its_own_word
     line = queue.says(low, "the queue has given it up: FailedToStart: ")
     assert line.endswith("; resume starts a new attempt")
     assert queue.state(low) == "FAILED"
+    check_alone(queue.plane.api, queue.namespace, "/runs/low")  # a new attempt may start
 
 
 def test_a_late_replacement_may_cost_the_whole_job_and_status_says_so_before_and_after(queue: Queue) -> None:

@@ -81,7 +81,7 @@ def _killed_for_memory(pod: Json, status: Json) -> Cause | None:
         f"out of memory: the kernel killed a process of its container at its limit{f' of {limit}' if limit else ''} "
         f"(OOMKilled, exit code {end.get('exitCode')}): ask for more memory_mb, or hold less in memory"
     )
-    return Cause(text=text, weight=0, time=str(end.get("finishedAt", "")))
+    return Cause(text=text, weight=0, time=str(end.get("finishedAt") or ""))
 
 
 def _disrupted(pod: Json, status: Json) -> Cause | None:
@@ -114,7 +114,7 @@ def _exited(status: Json) -> Cause | None:
         return Cause(text=f"failed: {status.get('reason', '')} {status.get('message', '')}".strip(), weight=1)
     code = int(end.get("exitCode") or 0)
     weight = 3 if code in (*DRAINS, Exit.FAILED_FOR_GOOD) else 1
-    return Cause(text=_exit_text(code, end), weight=weight, time=str(end.get("finishedAt", "")), lasting=weight < 3)
+    return Cause(text=_exit_text(code, end), weight=weight, time=str(end.get("finishedAt") or ""), lasting=weight < 3)
 
 
 def _exit_text(code: int, end: Json) -> str:
