@@ -130,6 +130,7 @@ def start(
             backend_of(rundir, attempt - 1).discard(rundir, attempt - 1, keep_ended=True)
         backend(spec.scheduler.name).check_alone(job_of(spec, rundir, attempt, worker))
         remarks = backend(spec.scheduler.name).examine(job_of(spec, rundir, attempt, worker))
+        lease.renew()  # a cluster may have taken its time
         if parent is not None:
             write_weights(parent, spec)
             lease.renew()
