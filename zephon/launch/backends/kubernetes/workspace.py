@@ -21,7 +21,7 @@ from zephon.fastjson import Json
 FOLDER, VOLUME, ANNOTATION = "/workspace", "workspace", "zephon/workspace-sha256"
 _PACKED, _FILE = "/etc/zephon-code", "code.tar.gz"
 _LIMIT = 900 * 1024  # a ConfigMap holds 1 MiB, written out in base64 and with its metadata
-_LEFT_OUT = ("__pycache__", "node_modules", "venv")
+_NO_CODE = ("__pycache__", "node_modules", "venv")
 _UNPACK = f"import tarfile; tarfile.open('{_PACKED}/{_FILE}').extractall('{FOLDER}', filter='data')"
 
 
@@ -60,7 +60,7 @@ def pack(folder: str) -> bytes:
 
 def _files(root: Path) -> Iterator[Path]:
     for path in root.iterdir():
-        if path.name.startswith(".") or path.name in _LEFT_OUT or path.is_symlink():
+        if path.name.startswith(".") or path.name in _NO_CODE or path.is_symlink():
             continue
         if path.is_dir() and not (path / "pyvenv.cfg").exists():
             yield from _files(path)
