@@ -56,8 +56,17 @@ def test_of_many_makers_at_once_all_have_the_same(rundir: RunDir) -> None:
 def test_a_secret_that_others_can_read_is_refused(rundir: RunDir) -> None:
     make_secret(rundir, 1)
     file_of(rundir).chmod(0o640)
-    with pytest.raises(ConfigError, match="with mode 640, so others know it"):
+    with pytest.raises(ConfigError, match="has mode 640, so others know it"):
         make_secret(rundir, 1)
+
+
+def test_a_secret_of_another_user_is_refused_but_for_root(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, owner = make_secret(rundir, 1), file_of(rundir).stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(ConfigError, match=f"belongs to user {owner}, and this process is of user {owner + 1}"):
+        find_secret(rundir, 1)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert find_secret(rundir, 1) == made
 
 
 def test_a_link_that_somebody_laid_there_is_refused(rundir: RunDir, tmp_path: Path) -> None:
