@@ -291,6 +291,8 @@ def test_a_cluster_that_is_away_is_no_reason_to_start_a_second_attempt(person: P
         with pytest.raises(ConfigError, match=r"whether attempt 1 of .* still runs is not known: the cluster does not answer"):
             again()
     assert person.rundir.attempts() == [1]
+    Path(person.rundir.path("attempts", "0001", "placement.json")).unlink()  # as the error says, for a cluster that is no more
+    assert person.state()[0] == "UNSUBMITTED"
 
 
 def _with_kubelet(person: Person, act: Callable[[], launcher.Started]) -> launcher.Started:

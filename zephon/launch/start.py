@@ -190,9 +190,12 @@ def check_known(run: str, attempt: int, state: str, message: str) -> None:
     raise ConfigError(
         f"whether attempt {attempt} of {run} still runs is not known: {message}",
         follows="two attempts would write one run directory at the same time",
-        remedy="repeat this when its cluster answers"
-        if state == "UNKNOWN"
-        else "go back to its cluster (kubectl config use-context NAME, or KUBECONFIG) and stop it there",
+        remedy=(
+            "repeat this when its cluster answers"
+            if state == "UNKNOWN"
+            else "go back to its cluster (kubectl config use-context NAME, or KUBECONFIG) and stop it there"
+        )
+        + f"; where that cluster is gone for good, remove attempts/{RunDir.attempt_name(attempt)}/placement.json of the run",
     )
 
 
