@@ -9,6 +9,7 @@ import pytest
 
 from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
 from zephon.errors import StateError
+from zephon.types import DropSummary
 
 
 def rank_of(rank: int, size: int, *, documents: int = 9, lanes: int = 4, drop_last: bool = True, **options: Any) -> Pipeline:
@@ -113,3 +114,20 @@ def test_an_iterator_that_was_closed_is_at_its_end_but_the_data_is_not_used_up(r
     pipeline.close()
     assert next(batches, None) is None
     assert steps(pipeline)
+
+
+def test_whole_sequences_behind_the_last_full_step_are_counted_at_every_size() -> None:
+    alone = rank_of(0, 1, documents=40)
+    delivered = sum(sum(batch.tokens.values()) for batch in alone)
+    everything = sum(sum(batch.tokens.values()) for batch in rank_of(0, 1, documents=40, drop_last=False))
+    left = [pair for rank in range(2) for pair in _at_end(rank_of(rank, 2, documents=40, last_step="same"))]
+    assert sorted(left, key=lambda pair: pair[0]) == alone.dropped_at_end()
+    (reason,) = {summary.reason for _, summary in left}
+    assert reason == "after the last full step (sequences)"
+    assert delivered + sum(summary.tokens for _, summary in left) == everything
+    assert _at_end(rank_of(0, 1, documents=40, drop_last=False)) == []
+
+
+def _at_end(pipeline: Pipeline) -> list[tuple[int, DropSummary]]:
+    list(pipeline)
+    return pipeline.dropped_at_end()

@@ -111,14 +111,21 @@ class Lane:
         return dropped
 
     def dropped_to_end(self) -> list[Dropped]:
-        """Runs to the lane's end and delivers nothing; documents dropped since the last call of `take_dropped`.
+        """Runs to the lane's end and delivers nothing; documents dropped since the last call of `take_dropped`, and the whole
+        sequences that are no step's.
 
         An error does not end the run, since nothing is delivered: the lane then ends before it.
         """
+        sequences = tokens = 0
         with contextlib.suppress(Exception):
             while self.ensure(1):
-                self.take(self.ready, counted=False)
-        return self.take_dropped() + self._dropped
+                behind = self.take(self.ready, counted=False)
+                sequences, tokens = sequences + len(behind), tokens + sum(behind.tokens())
+        dropped = self.take_dropped() + self._dropped
+        if sequences:
+            nowhere = np.full(sequences, -1)
+            dropped.append(Dropped("after the last full step (sequences)", nowhere, nowhere, nowhere, tokens))
+        return dropped
 
     def skip_steps(self, step: int, per_step: int) -> bool:
         """Skips the steps of data that are to be skipped before this one; False when the lane ends on the way."""

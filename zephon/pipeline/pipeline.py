@@ -153,8 +153,9 @@ class Pipeline(DocumentOps, LaneOps):
     def dropped_at_end(self) -> list[tuple[int, DropSummary]]:
         """What a stream that ends drops after the current state, by lane: nothing is delivered, the state stays.
 
-        Asked after the last batch, it names the documents that are in no batch. Each lane is reported by the rank that has
-        its first slot, so that all ranks together name each document once.
+        Asked after the last batch, it names the documents that are in no batch, and counts the whole sequences behind the last
+        full step, with their tokens. Each lane is reported by the rank that has its first slot, so that all ranks together name
+        each document once.
 
         Raises:
             ConfigError: the stream never ends.
