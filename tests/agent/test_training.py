@@ -17,7 +17,7 @@ from tests.agent.peers import Peers, assigned, record_end, until
 from tests.agent.toy import toy_spec
 from zephon.agent.channel import NONCE, PROOF, Handshake
 from zephon.agent.link import Link
-from zephon.agent.messages import Exited, Finish, Hello, Leaving, Ready, Rerendezvous, encode
+from zephon.agent.messages import Exited, Finish, Hello, Leaving, Ready, Rerendezvous, WorkerError, encode
 from zephon.agent.training import Training
 from zephon.errors import Superseded
 from zephon.run.directory import RunDir
@@ -270,3 +270,20 @@ def test_of_two_coordinators_of_one_attempt_the_second_ends_itself_and_not_the_j
     with pytest.raises(Superseded, match="generation 1"):
         asyncio.run(training.run())
     assert training.membership.finished is None
+
+
+def test_the_last_node_that_leaves_after_a_drain_that_was_cut_off_says_what_was_lost(peers: Peers) -> None:
+    server = peers.serve(1)
+    link = peers.link("node-0", server.training.port)
+    link.send(Ready("x:1"))
+    assigned(link)
+    write_progress(peers.rundir, 1, Progress(step=13, steps=20, time=time.time(), generation=1))
+    link.send(Leaving())
+    said = "the drain took longer than elastic.drain_s=2 s"
+    cut = WorkerError(time=1.0, rank=0, node="node-0", status=-9, message=said, cut=True)
+    link.send(Exited(1, {0: -9}, cut))
+    until(link.released.is_set)
+    link.close()
+    until(lambda: peers.events("drain_failed") != [])
+    (event,) = peers.events("drain_failed")
+    assert event["cause"] == f"{said}; 13 steps were lost (the last checkpoint is of step 0)"

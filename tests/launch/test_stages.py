@@ -187,12 +187,13 @@ def test_a_stage_of_ones_own_runs_again_when_options_inputs_or_contract_change(s
     assert ran(3, {**plain, "options": {"top": 5}})
     assert rundir.read_json("report.json") == {"name": "toy", "loss": None, "top": 5}
     rundir.write_json("in", "a.json", data={"a": 1})
-    for path in ("in", "in/a.json", rundir.path("in", "a.json")):
-        assert ran(4, {**plain, "inputs": [path]})
-        assert not ran(5, {**plain, "inputs": [path]})
+    for attempt, path in zip((4, 7, 10), ("in", "in/a.json", rundir.path("in", "a.json")), strict=True):
+        assert ran(attempt, {**plain, "inputs": [path]})
+        assert not ran(attempt + 1, {**plain, "inputs": [path]})
         rundir.write_json("in", "a.json", data={"a": 1, "path": path})
-        assert ran(6, {**plain, "inputs": [path]})
-    assert ran(7, plain, dataclasses.replace(spec, global_batch_size=16))
+        assert ran(attempt + 2, {**plain, "inputs": [path]})
+    assert ran(13, plain, dataclasses.replace(spec, global_batch_size=16))
+    assert not ran(12, plain), "an earlier attempt leaves the record of a later one as it is"
 
 
 @pytest.mark.parametrize(

@@ -18,17 +18,18 @@ import pytest
 
 from tests.agent.toy import WORKER, Toy, processes_of, toy_spec
 from zephon.agent.channel import NONCE
-from zephon.errors import ConfigError, ContractError
+from zephon.errors import ConfigError, ContractError, StateError
 from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.backends.local.index import apps
 from zephon.launch.status import LIVE
 from zephon.launch.stored import changed
+from zephon.run.checkpoints import Marker, write_marker
 from zephon.run.contract_file import read_contract, write_contract
 from zephon.run.directory import RunDir
 from zephon.run.environment import read_environment
 from zephon.run.lease import read_lease
-from zephon.run.specs import new_attempt
+from zephon.run.specs import new_attempt, newest_spec
 from zephon.run.supervisor_files import read_control_port
 
 Maker = Callable[..., Toy]
@@ -123,6 +124,25 @@ def test_of_two_resumes_in_one_moment_one_wins_and_the_other_is_shown_the_holder
     assert sorted(outcome == "won" for outcome in outcomes) == [False, True], outcomes
     assert any("held by" in outcome or "is running" in outcome for outcome in outcomes)
     assert run.rundir.attempts() == [1, 2]
+
+
+def test_what_was_typed_for_one_attempt_about_damaged_checkpoints_is_not_inherited(tmp_path: Path) -> None:
+    spec = toy_spec(tmp_path)
+    rundir = session.rundir_of(spec)
+    for policy in ("latest", "last_good"):
+        new_attempt(rundir, dataclasses.replace(spec, checkpoint=dataclasses.replace(spec.checkpoint, resume=policy)))
+    assert newest_spec(rundir).checkpoint.resume == "last_good"
+    assert session._as_begun(newest_spec(rundir), rundir).checkpoint.resume == "latest"
+
+
+def test_a_start_is_refused_where_all_checkpoints_of_the_run_are_gone(tmp_path: Path) -> None:
+    spec = toy_spec(tmp_path)
+    rundir = session.rundir_of(spec)
+    write_marker(rundir, Marker(step=10, world_size=1, files={}))
+    rundir.fs.rm(rundir.path("checkpoints"), recursive=True)
+    with pytest.raises(StateError, match="no complete checkpoint, and one was completed at step 10"):
+        session.start(spec, worker=WORKER)
+    assert rundir.attempts() == []
 
 
 def test_eight_starts_at_once_make_eight_attempts(tmp_path: Path) -> None:

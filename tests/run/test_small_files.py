@@ -14,7 +14,7 @@ from zephon.run.directory import RunDir
 from zephon.run.evaluation import HeldOutLoss, read_evaluation, write_evaluation
 from zephon.run.generation import Generation, claim, read_generation
 from zephon.run.handle import Handle, read_handle, write_handle
-from zephon.run.progress import Progress, read_progress, write_progress
+from zephon.run.progress import Progress, drain_warning, read_progress, write_progress
 from zephon.run.stop import read_stop, write_stop
 from zephon.run.target import read_target, write_target
 from zephon.types import Sampled
@@ -32,6 +32,14 @@ def test_progress_is_that_of_its_attempt(rundir: RunDir) -> None:
     assert read_progress(rundir, 2) == progress
     assert read_progress(rundir, 1) is None
     assert progress.left_s == pytest.approx(2.4)
+
+
+def test_a_limit_for_a_drain_that_is_near_what_a_save_takes_is_warned_of_with_what_to_set() -> None:
+    assert drain_warning(save_s=None, step_s=9.0, drain_s=1.0) == "", "no save was measured yet"
+    assert drain_warning(save_s=30.0, step_s=10.0, drain_s=60.0) == ""
+    assert drain_warning(save_s=30.5, step_s=10.0, drain_s=60.0) == (
+        "a drain may lose steps: a step and its save take 40.5 s and elastic.drain_s=60; set at least 61"
+    )
 
 
 def test_a_generation_names_its_nodes_in_the_order_of_their_ranks(rundir: RunDir) -> None:

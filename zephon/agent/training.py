@@ -169,9 +169,11 @@ class Training:
             self.membership.gone(node, time.monotonic())
 
     def gone(self, node: str) -> None:
+        leaving = node in self.membership.nodes and self.membership.nodes[node].leaving
         self.membership.gone(node, time.monotonic())
         self.events.write("node_gone", node=node)
-        if not self.membership.nodes and (failure := self.drain_failure()):
+        last = not self.membership.nodes and self.membership.finished is None
+        if leaving and last and (failure := self.drain_failure()):
             self.events.write("drain_failed", cause=failure)
 
     def refused(self, node: str, error: str) -> None:

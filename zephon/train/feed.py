@@ -9,7 +9,7 @@ import numpy as np
 from zephon.cursor import SavedState
 from zephon.errors import ConfigError, ZephonError
 from zephon.io import Dataset
-from zephon.ops.tokenizers import load_tokenizer
+from zephon.ops.tokenizers import Tokenizer, load_tokenizer
 from zephon.pipeline.experiment import datasets_of, held_out_pipeline, pipeline
 from zephon.pipeline.pipeline import Pipeline
 from zephon.run.calibration import read_calibration, write_calibration
@@ -31,7 +31,7 @@ def job_for(
         ConfigError: a dataset or tokenizer is not there, or numbers do not fit together.
     """
     tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
-    datasets = _same_everywhere(spec, membership)
+    datasets = _same_everywhere(spec, tokenizer, membership)
     first = pipeline(spec, tokenizer, dp_rank=membership.dp_rank, dp_size=membership.dp_size, datasets=datasets)
     counts = _calibration(run, first, membership)
 
@@ -55,8 +55,8 @@ def job_for(
     return Job(spec=spec, run=run, feed=feed, held_out=held_out, vocab_size=vocab_size, log=log, fence=fence)
 
 
-def _same_everywhere(spec: RunSpec, membership: Membership) -> list[Dataset]:
-    """The experiment's datasets, whose files are the same for every rank.
+def _same_everywhere(spec: RunSpec, tokenizer: Tokenizer, membership: Membership) -> list[Dataset]:
+    """The experiment's datasets, whose files are the same for every rank, as is the tokenizer's definition.
 
     Raises:
         ConfigError: a rank sees other files than rank 0, or none.
@@ -68,11 +68,18 @@ def _same_everywhere(spec: RunSpec, membership: Membership) -> list[Dataset]:
     except ZephonError as error:
         failure = error
     seen = [(dataset.name, dataset.identity, len(dataset.shards), dataset.size) for dataset in listed]
-    gathered = membership.exchange((failure, seen))
-    for rank, (unlisted, theirs) in enumerate(gathered):
+    gathered = membership.exchange((failure, seen, tokenizer.identity))
+    for rank, (unlisted, theirs, definition) in enumerate(gathered):
         if unlisted is not None:
             unlisted.add_note(f"raised on rank {rank}")
             raise unlisted
+        if definition != gathered[0][2]:
+            raise ConfigError(
+                f"tokenizer.id={spec.tokenizer.id}: rank {rank} has another definition ({definition[:12]}) than rank 0 "
+                f"({gathered[0][2][:12]})",
+                follows="the ranks would train on other token ids",
+                remedy="give every node the same tokenizer files under this path",
+            )
         for (name, identity, files, size), (_, other, *counts) in zip(gathered[0][1], theirs, strict=True):
             if other != identity:
                 raise ConfigError(
