@@ -1,4 +1,4 @@
-"""docs/cases.md: every reported fault has a line, and every test that a line names exists."""
+"""tests/cases.md: every reported fault has a line, and every test that a line names exists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-PAGE = (TESTS.parent / "docs" / "cases.md").read_text("utf-8")
+PAGE = (TESTS / "cases.md").read_text("utf-8")
 LINES = re.findall(r"^\| ([A-Z]+\d\d) \| (.+?) \| (.+) \|$", PAGE, re.MULTILINE)
 
 # The reports are numbered in odd numbers; the last one of each section that is kept here.

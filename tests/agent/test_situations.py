@@ -1,4 +1,4 @@
-"""Situations of an elastic job that no other file holds; docs/cases_cluster.md names the tests of all thirteen."""
+"""Situations of an elastic job that no other file holds; tests/kubernetes/cases.md names the tests of all thirteen."""
 
 from __future__ import annotations
 

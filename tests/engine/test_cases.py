@@ -1,4 +1,4 @@
-"""Faults reported of other loaders that are about processes, memory and the end of data (sections A to F of docs/cases.md)."""
+"""Faults reported of other loaders that are about processes, memory and the end of data (sections A to F of tests/cases.md)."""
 
 from __future__ import annotations
 

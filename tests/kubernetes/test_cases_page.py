@@ -1,4 +1,4 @@
-"""docs/cases_cluster.md: every situation and every reported fault of a cluster has a line, and every named test exists."""
+"""tests/kubernetes/cases.md: every situation and every reported fault of a cluster has a line, and every named test exists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from tests.kubernetes.conftest import ROOT
 from tests.test_cases_page import functions
 
-PAGE = (ROOT / "docs" / "cases_cluster.md").read_text("utf-8")
+PAGE = (ROOT / "tests" / "kubernetes" / "cases.md").read_text("utf-8")
 LINES = re.findall(r"^\| ([A-Z]+\d\d) \| (.+?) \| (.+) \|$", PAGE, re.MULTILINE)
 SITUATIONS = [f"S{number:02}" for number in range(1, 14)]
 REPORTED = {"U": 11, "V": 9, "W": 9, "ZZ": 9}  # in odd numbers; the last of each section

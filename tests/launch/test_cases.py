@@ -1,4 +1,4 @@
-"""Faults that users of other launchers have reported; docs/cases_launch.md says which."""
+"""Faults that users of other launchers have reported; tests/launch/cases.md says which."""
 
 from __future__ import annotations
 

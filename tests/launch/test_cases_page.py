@@ -1,4 +1,4 @@
-"""docs/cases_launch.md: every reported fault of a launcher has a line, and every named test exists."""
+"""tests/launch/cases.md: every reported fault of a launcher has a line, and every named test exists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.test_cases_page import functions
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "cases_launch.md").read_text("utf-8")
+PAGE = (ROOT / "tests" / "launch" / "cases.md").read_text("utf-8")
 LINES = re.findall(r"^\| ([A-Z]+\d\d) \| (.+?) \| (.+) \|$", PAGE, re.MULTILINE)
 REPORTED = {"M": 11, "N": 9, "O": 11, "P": 7, "Q": 9, "R": 7, "S": 5, "T": 11}  # in odd numbers; the last of each section
 

@@ -29,6 +29,7 @@ from zephon.run.directory import TENSORBOARD, RunDir
 from zephon.run.specs import newest_spec
 
 _CLUSTER_POLL_S = 1.0
+_LOOKING = "looking at data, tokenizer and space ..."
 
 
 def run(arguments: Arguments, console: Console) -> int:
@@ -44,7 +45,7 @@ def run(arguments: Arguments, console: Console) -> int:
     rundir = launcher.rundir_of(composed.spec)
     if arguments.fork is None and rundir.attempts() and (status := status_of(rundir)).live:
         return _converge(composed, rundir, status, arguments, console)
-    with console.status("looking at data, tokenizer and space ..."):
+    with console.status(_LOOKING):
         started = launcher.start(
             composed.spec,
             overrides=composed.overrides,
@@ -179,14 +180,15 @@ def _command(verb: str, url: str) -> str:
 
 def resume(arguments: Arguments, console: Console) -> int:
     rundir = run_of(arguments)
-    started = launcher.resume(
-        rundir,
-        arguments.overrides,
-        allow=arguments.allow,
-        fork=arguments.fork,
-        worker=arguments.worker,
-        config_dir=arguments.config_dir,
-    )
+    with console.status(_LOOKING):
+        started = launcher.resume(
+            rundir,
+            arguments.overrides,
+            allow=arguments.allow,
+            fork=arguments.fork,
+            worker=arguments.worker,
+            config_dir=arguments.config_dir,
+        )
     return _after_start(started, arguments, console)
 
 

@@ -117,7 +117,8 @@ def list_lines(statuses: Sequence[RunStatus], now: float) -> list[str]:
     listed = lines[:1]
     for line, run in zip(lines[1:], newest_first, strict=True):
         listed.append(line)
-        if (cause := cause_first(run.error or run.message)) and run.state != "DONE":
+        cause = cause_first(run.error or run.message)
+        if cause and run.state != "DONE" and cause != run.state.lower():
             listed.append(f"    {cause}")
     return listed
 
