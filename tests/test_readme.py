@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+import zephon
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)[1]  # type: ignore[index]
@@ -43,6 +47,10 @@ def test_the_first_program_gives_the_same_global_batch_on_1_2_and_4_ranks(monkey
         parts = [rows_of(rank, size, monkeypatch) for rank in range(size)]
         assert sum(map(len, parts)) == len(alone)
         assert {place: row for part in parts for place, row in part.items()} == alone
+
+
+def test_help_begins_with_the_same_program() -> None:
+    assert inspect.getdoc(zephon).split("\n\n", 1)[1].startswith(textwrap.indent(PROGRAM.rstrip(), "    "))  # type: ignore[union-attr]
 
 
 @pytest.mark.slow

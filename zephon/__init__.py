@@ -1,5 +1,24 @@
 """Zephon: the same global batch at every step, on any number of GPUs.
 
+    import itertools
+
+    from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+
+    docs, code = Dataset.from_path("docs", "stdlib://docs"), Dataset.from_path("code", "stdlib://code")
+    source = StaticMixtureWorkSource([docs, code], {"docs": 1, "code": 1}, exhausted_policy="repeat")
+    pipeline = (
+        Pipeline(source)
+        .options(lanes=8, global_batch_size=64)  # 64 sequences in each step, on 1, 2, 4 or 8 ranks
+        .tokenize(tokenizer_id="gpt2", field="text")
+        .pack_flat(context_length=2048)
+        .shuffle(buffer_size=1024, seed=42)
+        .batch(microbatch_size=8)
+    )
+    for step in itertools.islice(pipeline.steps(), 3):  # three optimizer steps; without islice it goes on for ever
+        for batch in step:
+            tensors = batch.to_training(return_labels=True)  # input_ids and labels, for your model
+            print(batch.step, "rows", batch.slots, tensors["input_ids"].shape)
+
 Importing has no side effects and does not import torch. What is named here is loaded when it is first used, so that a
 command of the launcher does not wait for the loader.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import numpy as np
@@ -60,6 +60,7 @@ class SampleBatch:
         state: the loader's state after this batch.
         dropped: documents dropped since this rank's previous batch, by reason, with the first addresses.
         emit_positions: whether `payload` has positions.
+        decode: token ids to text, as the pipeline's tokenizer does it; None where the pipeline has none.
     """
 
     fields: Mapping[str, Column]
@@ -73,9 +74,28 @@ class SampleBatch:
     state: RankState
     emit_positions: bool = True
     dropped: tuple[DropSummary, ...] = ()
+    decode: Callable[[Sequence[int]], str] | None = None
 
     def __len__(self) -> int:
         return len(self.used)
+
+    def __repr__(self) -> str:
+        index, count = self.microbatch
+        ids = self.fields.get("input_ids")
+        length = f" of {ids.shape[1]:,} tokens" if isinstance(ids, np.ndarray) and ids.ndim == 2 else ""
+        where = f"step {self.step}, microbatch {index + 1} of {count}"
+        return f"SampleBatch({where}: {self.real_rows} rows{length}, fields {', '.join(self.fields)})"
+
+    def text(self) -> list[str]:
+        """The text of each real row, special tokens by their spelling, without padding: for looking at what is trained.
+
+        Raises:
+            ValueError: no token ids, or no tokenizer in the pipeline.
+        """
+        ids = self.fields.get("input_ids")
+        if self.decode is None or ids is None:
+            raise ValueError("text() needs a pipeline that tokenizes; decode stored ids with load_tokenizer(...).decode(ids)")
+        return [self.decode(ids[row][: int(self.used[row])].tolist()) for row in range(self.real_rows)]
 
     @functools.cached_property
     def payload(self) -> dict[str, Any]:

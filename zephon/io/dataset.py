@@ -5,19 +5,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import html
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
 from zephon.errors import ConfigError, NotFound, address_of
 from zephon.io import builtin
+from zephon.io.field import rename
 from zephon.io.filesystem import FileSystem
 from zephon.io.formats.base import Format, Shard, format_named
 from zephon.io.in_memory import InMemoryShard
 from zephon.io.listing import list_files, unusable
 from zephon.io.storage import LOCAL
 from zephon.io.suffixes import detect, may_be_empty, refuse_skipped
-from zephon.types import Address, ByteAddress, IntArray
+from zephon.types import Address, ByteAddress, Columns, IntArray, Json
+
+HEAD_BYTES = 1 << 16  # that `Dataset.head` reads first
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,6 +122,33 @@ class Dataset:
             )
         sizes = np.array([shard.size for shard in filled.values()], np.int64)
         return Dataset(name, format_named("memory"), tuple(filled), sizes, memory=tuple(filled.values()))
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.name!r}: {self.format.name}, {len(self.shards):,} shards, {self.size:,} bytes)"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
+
+    def head(self, count: int = 5) -> list[Json]:
+        """The first documents in stored order, each as a dict of its fields.
+
+        Args:
+            count: how many, at most.
+        """
+        documents: list[Json] = []
+        for number, size in enumerate(self.sizes.tolist()):
+            start, step = 0, HEAD_BYTES
+            while start < size and len(documents) < count:
+                part = self.format.read(self.shard(number), start, min(start + step, size))
+                if part.bad:
+                    self.note_address(part.bad[0])
+                    raise part.bad[0]
+                shards = np.full(len(part.rows), number)
+                columns = Columns(0, shards, np.array(part.rows, np.int64), part.records, dict(part.fields))
+                rename(columns, self.renames)
+                documents += columns.dicts()
+                start, step = start + step, 2 * step
+        return documents[:count]
 
     def renamed(self, fields: Mapping[str, str]) -> Dataset:
         """The same data, with fields under other names.

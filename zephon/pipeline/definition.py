@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, Self
 
@@ -26,11 +26,13 @@ from zephon.engine.running import Engine, Settings
 from zephon.errors import ConfigError, nearest
 from zephon.io.cache import CacheOptions, cached
 from zephon.ops.balance import EnsureMixture
+from zephon.ops.chat import TokenizeChat
 from zephon.ops.fields import extract_token_columns
 from zephon.ops.op import AccumulatorOp, Op, StageOp
 from zephon.ops.pack import Pack, PackFlat
 from zephon.ops.post_packing import PostPackingStage
 from zephon.ops.quarantine import QuarantinePolicy, quarantine_policy
+from zephon.ops.tokenize import Tokenize
 from zephon.pipeline.options import Options
 from zephon.pipeline.order import check_order
 from zephon.pipeline.ranks import Division, divide, lanes_must_be_named
@@ -84,6 +86,10 @@ class Definition:
     batch_maps: tuple[BatchMap, ...] = ()
     prefetch_chunks: int | None = None
     measured: Counts | None = None
+
+    def __repr__(self) -> str:
+        ops = [op.name for op in self.ops] + ["batch"] * (self.batching is not None) + ["map_batch"] * len(self.batch_maps)
+        return f"Definition({' -> '.join([', '.join(self.names), *ops])})"
 
     # ---- other definitions
 
@@ -187,6 +193,11 @@ class Definition:
     def packed_length(self) -> int | None:
         """Tokens of a packed row; None for documents."""
         return next((op.max_length for op in self.ops if isinstance(op, PackFlat)), None)
+
+    @functools.cached_property
+    def decode(self) -> Callable[[Sequence[int]], str] | None:
+        """Token ids to text, of the op that tokenizes; None where none does."""
+        return next((op.tokenizer.decode for op in self.ops if isinstance(op, (Tokenize, TokenizeChat))), None)
 
     @functools.cached_property
     def graph(self) -> Graph:

@@ -8,6 +8,7 @@ state = pipeline.checkpoint()              # after the last batch received, what
 
 from __future__ import annotations
 
+import html
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -56,6 +57,12 @@ class Pipeline(DocumentOps, LaneOps):
         self._lost = False  # whether batches are delivered elsewhere, nobody knows which
 
     # ---- what it is
+
+    def __repr__(self) -> str:
+        return repr(self._definition).replace("Definition", "Pipeline", 1)
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
 
     @property
     def definition(self) -> Definition:
@@ -272,6 +279,7 @@ class Pipeline(DocumentOps, LaneOps):
 
     def _received(self, batch: SampleBatch) -> None:
         self._state = batch.state
+        batch.decode = self._definition.decode
         if batch.dropped:
             self._drops.note(batch.dropped)
 

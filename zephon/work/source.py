@@ -11,6 +11,7 @@ that block, so that no period of the mixture coincides with a lane:
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
@@ -167,6 +168,14 @@ class StaticMixtureWorkSource:
             "stop_after_passes": stop_after_passes,
             "chunk_bytes": chunk_bytes,
         }
+
+    def __repr__(self) -> str:
+        shares = {} if self.mixture is None else self.mixture.normalized
+        names = [f"{of.name} {shares[of.name]:.1%}" if shares else of.name for of in self.datasets]
+        return f"StaticMixtureWorkSource({', '.join(names)}; seed={self._seed})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
 
     @property
     def estimation(self) -> TokenEstimation | None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from zephon.errors import ConfigError, nearest
 from zephon.ops.tokenizers.backends import PREFERENCE, Backend, make_backend
 from zephon.ops.tokenizers.proof import Proof, choose, prove
 from zephon.types import Json, Ragged
+
+if TYPE_CHECKING:
+    import tokenizers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,6 +63,22 @@ class Tokenizer:
 
     def encode(self, texts: list[str]) -> Ragged:
         return self.backend.encode(texts)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids, special tokens by their spelling; for looking at data, not for speed."""
+        numbers = [int(number) for number in ids]
+        if not self.definition:
+            special = {self.bos_id: "<bos>", self.eos_id: "<eos>"}
+            parts = [special[n].encode() if n in special else bytes([n]) for n in numbers]
+            return b"".join(parts).decode("utf-8", "replace")
+        text: str = self._reference.decode(numbers, skip_special_tokens=False)
+        return text
+
+    @functools.cached_property
+    def _reference(self) -> tokenizers.Tokenizer:
+        import tokenizers
+
+        return tokenizers.Tokenizer.from_str(self.definition)
 
     @functools.cached_property
     def splits_anywhere(self) -> bool:
