@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.agent.toy import WORKER, Toy, processes_of, toy_spec
@@ -299,4 +300,5 @@ def test_a_stop_while_nodes_still_import_is_at_once_and_leaves_nothing_running(t
     status = control.stop(run.rundir)
     assert time.monotonic() - began < 5.0, "less than importing torch takes with other tests beside it"
     assert (status.state, status.step) == ("STOPPED", 0)
-    assert not processes_of(status.app_id)
+    _, alive = psutil.wait_procs(processes_of(status.app_id), timeout=5.0)  # the supervisor says its end, then ends
+    assert not alive
