@@ -86,5 +86,5 @@ def test_drops_of_one_reason_are_counted_together_with_the_first_eight_addresses
     summaries = what.drop_summaries(
         [Dropped("why", rows * 0, rows * 0, rows)] * 2 + [Dropped("else", -rows[1:2], rows[:1], rows[:1])]
     )
-    assert [(some.reason, some.count, len(some.addresses)) for some in summaries] == [("why", 12, 8), ("else", 1, 0)]
-    assert str(summaries[0].addresses[5]) == "dataset 'd', shard 's', row 5"
+    assert [(some.reason, some.count, len(some.addresses)) for some in summaries] == [("else", 1, 0), ("why", 12, 8)]
+    assert str(summaries[1].addresses[5]) == "dataset 'd', shard 's', row 5"

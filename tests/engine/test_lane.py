@@ -80,5 +80,6 @@ def test_dropped_to_end_runs_out_the_lane_and_ends_where_something_fails() -> No
         return columns
 
     lane = lane_of(program([["aaaa"], ["bbbb"], ["cccc"]], stages=[tokens, fails]))
-    assert [(some.reason, some.row.tolist()) for some in lane.dropped_to_end()] == [("first", [0])]
+    behind = ("after the last full step (sequences)", [-1], 4)  # what came of the second chunk
+    assert [(some.reason, some.row.tolist(), some.tokens) for some in lane.dropped_to_end()] == [("first", [0], 0), behind]
     assert lane.ready == 0
