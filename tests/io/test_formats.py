@@ -382,3 +382,38 @@ def test_k11_a_shard_that_is_not_there_is_an_error_at_once(tmp_path: Path, serve
         texts_of(dataset)
     assert "shard 'a.jsonl'" in "".join(caught.value.__notes__)
     assert time.monotonic() - begun < 20
+
+
+def test_a_huge_row_group_is_decoded_once_and_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zephon.io.formats import row_groups
+
+    monkeypatch.setattr(row_groups, "HUGE", 1000)
+    decoded: list[int] = []
+    spill = row_groups._spill
+    monkeypatch.setattr(row_groups, "_spill", lambda *args: (decoded.append(args[2]), spill(*args))[1])
+    pq.write_table(pa.table({"text": TEXTS, "n": [[i, 2 * i] for i in range(len(TEXTS))]}), tmp_path / "a.parquet")
+    dataset = Dataset.from_path("d", str(tmp_path / "a.parquet"))
+    assert texts_of(dataset, 20) == TEXTS
+    assert decoded == [0]
+
+
+def test_no_room_for_a_huge_row_group_names_the_folder_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zephon.io.formats import row_groups
+
+    monkeypatch.setattr(row_groups, "HUGE", 1000)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match=r"row group 0 of 0 MiB is decoded to .*nowhere, which fails") as caught:
+        texts_of(write(tmp_path / "a.parquet", parquet(tmp_path / "made")))
+    assert "TMPDIR" in caught.value.remedy
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "mds", "tar"])
+def test_two_files_that_were_joined_are_no_file_of_half_the_documents(tmp_path: Path, suffix: str) -> None:
+    whole = MORE_WRITERS[suffix](tmp_path / "made")
+    with pytest.raises(DataError, match=r"joined at byte|samples end at byte|there is data at byte"):
+        texts_of(write(tmp_path / f"a.{suffix}", whole + whole), cuts=3)
+
+
+def test_a_tar_of_zeros_is_no_data(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no document"):
+        texts_of(write(tmp_path / "a.tar", bytes(10240)))

@@ -66,7 +66,7 @@ class Mds:
                 raise ValueError(f"it ends {end - begin - len(data)} bytes early")
         except DataError:
             raise
-        except (ValueError, KeyError, IndexError, EOFError, OSError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, EOFError, OSError) as error:
             raise DataError(
                 f"{shard.path} cannot be read as MDS: {error}",
                 follows="its documents would be dropped silently",
@@ -78,7 +78,7 @@ class Mds:
             try:
                 records.append(_decode(head, sample))
                 rows.append(row)
-            except (ValueError, IndexError) as error:
+            except (ValueError, TypeError, IndexError) as error:  # numpy says TypeError of a kind that is none
                 bad.append(_bad_sample(shard, row, error))
         return Documents(rows, records, {}, tuple(bad), (last - first) * shard.size // max(1, count))
 
@@ -90,18 +90,26 @@ def _read_head(shard: Shard, whole: bytes | None) -> _Head:
     head = part(0, _HEAD)
     count = int.from_bytes(head[:4], "little")
     edges = 4 * (count + 2)
+    size = shard.size if whole is None else len(whole)
+    if not 8 <= edges <= size:
+        raise ValueError(f"{count} samples do not fit into its {size} bytes")
     if len(head) < edges:
         head = part(0, edges)
     offsets = np.frombuffer(head, "<u4", count + 1, 4).astype(np.int64)
     if np.any(np.diff(offsets) < 0):
         raise ValueError("its offsets do not ascend")
+    if offsets[-1] != size:
+        raise ValueError(f"its samples end at byte {offsets[-1]}, and it has {size}")
     begin = int(offsets[0])
     if len(head) < begin:
         head = part(0, begin)
     columns = json.loads(head[edges:begin])
-    if "pkl" in columns["column_encodings"]:
+    names, encodings, sizes = (columns[f"column_{kind}"] for kind in ("names", "encodings", "sizes"))
+    if "pkl" in encodings:
         raise ValueError("it holds pickled objects, which could run any code")
-    return _Head(offsets, columns["column_names"], columns["column_encodings"], columns["column_sizes"])
+    if not len(names) == len(encodings) == len(sizes) or not {*map(type, [*names, *encodings])} <= {str}:
+        raise ValueError("its columns have no names, encodings and sizes")
+    return _Head(offsets, names, encodings, sizes)
 
 
 def _decode(head: _Head, sample: bytes) -> Json:

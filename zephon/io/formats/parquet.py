@@ -7,49 +7,15 @@ missing, the column is a list, and who wants numbers says which document has non
 
 from __future__ import annotations
 
-import functools
-import os
-import threading
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
-from zephon.errors import DataError, not_installed
-from zephon.io.decoded import Held
-from zephon.io.formats.base import Documents, Shard, bad_document, check_size
-from zephon.io.storage import is_local, other_size
+from zephon.errors import DataError, ZephonError, not_installed
+from zephon.io.formats.base import Documents, Shard, bad_document
+from zephon.io.formats.row_groups import Table, read_rows
 from zephon.types import Column, Ragged
-
-FILES = 32  # kept open, each with a descriptor: a dataset may have more shards than a process may have descriptors
-
-
-class _Table(Protocol):
-    """The part of an Arrow table that is used here; Arrow declares no types."""
-
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def column_names(self) -> list[str]: ...
-    def column(self, name: str) -> Any: ...
-    def slice(self, offset: int, length: int) -> _Table: ...
-    def filter(self, mask: object) -> _Table: ...
-
-
-class _OpenFile(NamedTuple):
-    """A file and its lock: a reader may serve one thread at a time."""
-
-    file: Any
-    lock: threading.Lock
-
-    def read_row_group(self, number: int) -> _Table:
-        with self.lock:
-            table: _Table = self.file.read_row_group(number)
-            return table
-
-
-_tables: Held[_Table] = Held()
-_open_files: Held[_OpenFile] = Held(FILES)
 
 
 class Parquet:
@@ -64,8 +30,10 @@ class Parquet:
         """
         arrow = _arrow()
         try:
-            rows, tables, count = _read_rows(shard, start, stop)
-        except (arrow.ArrowException, OSError) as error:
+            rows, tables, count = read_rows(shard, start, stop)
+        except ZephonError:
+            raise
+        except (arrow.ArrowException, OSError, ValueError) as error:  # Arrow does not check names of columns itself
             raise DataError(
                 f"{shard.path} cannot be read as Parquet: {error}",
                 follows="its documents would be dropped silently",
@@ -74,7 +42,7 @@ class Parquet:
         size = len(rows) * shard.size // max(1, count)
         if not tables:
             return Documents(rows, None, {})
-        table: _Table = arrow.concat_tables(tables)
+        table: Table = arrow.concat_tables(tables)
         try:
             return Documents(rows, None, _columns(arrow, table), (), size)
         except UnicodeDecodeError:  # Arrow checks text only when it becomes Python's
@@ -85,23 +53,7 @@ class Parquet:
         return Documents(rows, None, _columns(arrow, table), bad, size)
 
 
-def _read_rows(shard: Shard, start: int, stop: int) -> tuple[list[int], list[_Table], int]:
-    """The row numbers of a part of the file, the parts of row groups that hold them, and how many rows the file has."""
-    opened = _open_files.get(shard.key, lambda: _OpenFile(_open(shard), threading.Lock()), lambda _: 1)
-    metadata = opened.file.metadata
-    first, last = (edge * metadata.num_rows // shard.size for edge in (start, stop))
-    tables, at = [], 0
-    for number in range(metadata.num_row_groups):
-        rows = metadata.row_group(number).num_rows
-        begin, end = max(first - at, 0), min(last - at, rows)
-        if begin < end:
-            read = functools.partial(opened.read_row_group, number)
-            tables.append(_tables.get((*shard.key, number), read, lambda table: table.nbytes).slice(begin, end - begin))
-        at += rows
-    return list(range(first, last)), tables, metadata.num_rows
-
-
-def _columns(arrow: ModuleType, table: _Table) -> dict[str, Column]:
+def _columns(arrow: ModuleType, table: Table) -> dict[str, Column]:
     return {name: _column(arrow, table.column(name)) for name in table.column_names}
 
 
@@ -130,7 +82,7 @@ def _is_number(arrow: ModuleType, kind: object) -> bool:
     return bool(arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind))
 
 
-def _garbled(arrow: ModuleType, table: _Table) -> dict[int, str]:
+def _garbled(arrow: ModuleType, table: Table) -> dict[int, str]:
     """Rows with text that is not UTF-8, and why."""
     reasons: dict[int, str] = {}
     for name in table.column_names:
@@ -155,20 +107,6 @@ def _bad_row(shard: Shard, row: int, why: str) -> DataError:
         follows="the document would be dropped or garbled",
         remedy="repair the row, remove it before a new run begins",
     )
-
-
-def _open(shard: Shard) -> Any:
-    from pyarrow import parquet
-
-    if is_local(shard.fs):
-        check_size(shard)  # also, to open a pipe would wait for ever
-        return parquet.ParquetFile(shard.path, memory_map=True)
-    file = shard.fs.open(shard.path, "rb")
-    size = file.seek(0, os.SEEK_END)
-    if size != shard.size:
-        file.close()
-        raise other_size(shard.path, f"has {size} bytes", shard.size)
-    return parquet.ParquetFile(file)
 
 
 def _arrow() -> ModuleType:

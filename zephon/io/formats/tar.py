@@ -96,6 +96,8 @@ def _index(shard: Shard, whole: bytes | None) -> list[_Sample]:
     if end + tarfile.BLOCKSIZE > shard.size:
         raise ValueError("it ends without the mark of its end")
     _check_end(shard, whole, end)
+    if not samples:
+        raise ValueError("it holds no document")
     return samples
 
 
