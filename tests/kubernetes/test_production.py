@@ -113,5 +113,5 @@ def test_every_verb_works_with_the_documented_role(machines: Machines, run: RunD
     scheduler.delete(f"{name}:{name}-1")
     assert machines.pods(name) == machines.pods(name, "coordinator") == []
     assert scheduler.list() == []
-    assert status_of(run).state == "STOPPED"
+    assert status_of(run).state == "GONE"
     scheduler.close()
