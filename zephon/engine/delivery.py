@@ -171,8 +171,7 @@ class Delivery:
                 named = zip(part.dataset[:8].tolist(), part.shard[:8].tolist(), part.row[:8].tolist(), strict=True)
                 addresses = tuple(self.sources[d].address(s, r) for d, s, r in named if d >= 0)
             summaries.append(DropSummary(part.reason, len(part), addresses, part.tokens))
-        order = [part.reason for part in dropped]  # of their first appearance
-        return tuple(sorted(sum_by_reason(summaries), key=lambda summary: order.index(summary.reason)))
+        return sum_by_reason(summaries)
 
 
 @functools.lru_cache(maxsize=1024)
