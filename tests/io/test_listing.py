@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ import zstandard
 
 from tests.io.web import serving
 from zephon import StaticMixtureWorkSource
-from zephon.errors import ConfigError
+from zephon.errors import ConfigError, DataError
 from zephon.io import Dataset, read
 from zephon.io.listing import list_files
 from zephon.types import Chunk, ShardRange
@@ -122,6 +123,27 @@ def test_every_usual_suffix_of_json_lines_is_read(tmp_path: Path, suffix: str) -
     (tmp_path / f"a{suffix}").write_bytes(packed)
     dataset = Dataset.from_path("d", str(tmp_path))
     assert len(read(dataset, Chunk(0, 0, 0, (ShardRange(0, 0, len(packed)),)))) == 1
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+@pytest.mark.parametrize("path", ["{}", "{}/*.jsonl", "{}/b.jsonl"], ids=["folder", "glob", "file"])
+def test_what_has_a_shards_name_and_is_no_regular_file_is_refused_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, path: str
+) -> None:
+    write(tmp_path, "a.jsonl")
+    monkeypatch.chdir(tmp_path)
+    if kind == "pipe":
+        os.mkfifo("b.jsonl")
+    else:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind("b.jsonl")
+    with pytest.raises(ConfigError, match=r"b\.jsonl' cannot be used: it is a pipe, a socket or a device"):
+        Dataset.from_path("d", path.format(tmp_path))
+
+
+def test_a_device_is_refused_and_not_read_for_ever() -> None:
+    with pytest.raises(ConfigError, match="'/dev/zero' cannot be used: it is a pipe, a socket or a device"):
+        Dataset.from_path("d", "/dev/zero", fmt="jsonl")
 
 
 def test_one_file_under_two_names_is_refused(tmp_path: Path) -> None:
@@ -245,7 +267,7 @@ def test_a_shard_that_has_become_a_pipe_is_an_error_and_not_waited_for(tmp_path:
     dataset = Dataset.from_path("d", str(tmp_path))
     (tmp_path / "a.jsonl").unlink()
     os.mkfifo(tmp_path / "a.jsonl")
-    with pytest.raises(OSError, match="seek"):
+    with pytest.raises(DataError, match="is no regular file, but the listing said"):
         read(dataset, Chunk(0, 0, 0, (ShardRange(0, 0, len(LINE)),)))
 
 

@@ -88,11 +88,14 @@ def _listed(fs: FileSystem, path: str, url: str) -> tuple[str, dict[str, int]]:
     if _has_marks(path) and not fs.exists(path):  # what exists under this very name is that thing
         path = _with_folders_named(path) if is_local(fs) else path
         root = path[: min(path.find(mark) for mark in "*?[" if mark in path)].rpartition("/")[0]
-        return root, {str(p): int(i["size"]) for p, i in fs.glob(path, detail=True).items() if _is_file(str(p), i)}
+        matches = {str(p): i for p, i in fs.glob(path, detail=True).items()}
+        return root, {p: int(i["size"]) for p, i in matches.items() if _is_file(p, i)}
     if not fs.exists(path):
         raise _nothing(url, "no such file or directory")
     if fs.isdir(path):
         return path, {str(p): int(i["size"]) for p, i in fs.find(path, detail=True).items() if i["type"] == "file"}
+    if is_local(fs) and not os.path.isfile(path):
+        raise _no_file(path)
     return path.rpartition("/")[0], {path: int(fs.size(path))}
 
 
@@ -112,6 +115,9 @@ def _with_folders_named(pattern: str) -> str:
 
 
 def _is_file(path: str, info: Json) -> bool:
+    """Raises ConfigError for what is neither a file nor a folder, and looks like data."""
+    if info["type"] == "other" and not info.get("islink") and looks_like_data(path):
+        raise _no_file(path)
     return info["type"] == "file" or (bool(info.get("islink")) and os.path.isfile(path))
 
 
@@ -121,6 +127,10 @@ def unusable(url: str, why: str) -> ConfigError:
         follows="some of the data would be dropped silently",
         remedy="correct its rights or names, move it away, or point at the other files with a glob",
     )
+
+
+def _no_file(name: str) -> ConfigError:
+    return unusable(name, "it is a pipe, a socket or a device, and no regular file")
 
 
 def _nothing(url: str, why: str) -> NotFound:
@@ -233,4 +243,6 @@ def _sizes_one_by_one(folder: int, names: list[str]) -> _Entries:
             real.append(status.st_ino + (status.st_dev << 64))
         elif stat.S_ISDIR(mode):
             folders.append(name)
+        elif looks_like_data(name):
+            raise _no_file(name)
     return files, sizes, folders, real

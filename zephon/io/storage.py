@@ -79,12 +79,19 @@ def other_size(path: str, actual: str, listed: int) -> DataError:
     )
 
 
+def _what_it_is(status: os.stat_result) -> str:
+    return f"has {status.st_size} bytes" if stat.S_ISREG(status.st_mode) else "is no regular file"
+
+
 def read_range(fs: FileSystem, path: str, start: int, stop: int) -> bytes:
     """Bytes [start, stop) of a file; shorter at its end."""
     if not is_local(fs):
         return bytes(fs.cat_file(path, start=start, end=stop))
     descriptor = os.open(path, _READ)
     try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # the system's own error tells of a folder
+            raise other_size(path, _what_it_is(status), stop)
         parts, wanted = [], stop - start
         while wanted > 0 and (part := os.pread(descriptor, wanted, start)):
             parts.append(part)
@@ -112,9 +119,9 @@ class _Files:
         else:
             descriptor = os.open(path, _READ)
             status = os.fstat(descriptor)
-            if stat.S_ISREG(status.st_mode) and status.st_size != size:
+            if not stat.S_ISDIR(status.st_mode) and (not stat.S_ISREG(status.st_mode) or status.st_size != size):
                 os.close(descriptor)
-                raise other_size(path, f"has {status.st_size} bytes", size)
+                raise other_size(path, _what_it_is(status), size)
             self._open[key] = descriptor
             while len(self._open) > _share():
                 os.close(self._open.popitem(last=False)[1])
