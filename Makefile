@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 EVERYBODY := not slow and not kubernetes
 
-.PHONY: demo test test-all lint clean venv bench check-gpu check-free-threaded
+.PHONY: demo test test-all test-torchtitan lint clean venv bench check-gpu check-free-threaded
 .DELETE_ON_ERROR:
 
 demo: $(RUNTIME)
@@ -41,6 +41,14 @@ check-free-threaded:
 	$(FREE) pytest tests/ops tests/work tests/engine tests/test_laws.py tests/test_golden.py \
 		tests/io/test_bad_documents.py tests/io/test_cache.py tests/io/test_tar.py --ignore tests/engine/test_lifecycle.py
 
+# TorchTitan's own trainer on this machine's cores: several GB, in an environment of its own.
+TITAN := .venv-torchtitan/bin/python -m
+test-torchtitan:
+	$(PYTHON) -m venv .venv-torchtitan
+	$(TITAN) pip install --quiet --disable-pip-version-check --no-compile -c constraints-torchtitan.txt \
+		-e .[torchtitan] pytest pytest-timeout pytest-rerunfailures hypothesis
+	$(TITAN) pytest tests/torchtitan tests/integrations
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
@@ -60,5 +68,5 @@ $(STAMP): $(RUNTIME) requirements-dev.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-free build dist *.egg-info .mypy_cache .ruff_cache .hypothesis runs
+	rm -rf $(VENV) .venv-free .venv-torchtitan build dist *.egg-info .mypy_cache .ruff_cache .hypothesis runs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
