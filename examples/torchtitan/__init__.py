@@ -1,1 +1,1 @@
-"""TorchTitan with this loader: ``--module examples.torchtitan`` reads `config_registry.py`; the data are in `experiment.yaml`."""
+"""TorchTitan with this loader: ``--module examples.torchtitan`` reads config_registry.py; the data are in experiment.yaml."""

@@ -13,6 +13,12 @@ from typing import Any
 
 
 def install() -> None:
+    device()
+    attention_and_reduction()
+
+
+def device() -> None:
+    """Before TorchTitan is imported."""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # the first step otherwise compiles for minutes
     import torch
 
@@ -26,6 +32,10 @@ def install() -> None:
     import torch._utils
 
     torch._utils._get_available_device_type = lambda: "cpu"
+
+
+def attention_and_reduction() -> None:
+    import torch
     from torchtitan.models.common import attention, decoder
 
     def masks(self: Any, positions: Any) -> Any:

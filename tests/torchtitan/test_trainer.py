@@ -89,7 +89,7 @@ def test_degrees_change_through_torchtitans_checkpoints_with_equal_digests_and_l
     ("loader", "changed", "says"),
     [
         ({"recipe": "tests.torchtitan.recipe:another_seed"}, {}, "seed"),
-        ({"recipe": "tests.torchtitan.recipe:another_mixture"}, {}, "weight"),
+        ({"recipe": "tests.torchtitan.recipe:another_mixture"}, {}, "source.mixture.code"),
         ({"recipe": "tests.torchtitan.recipe:another_shuffle"}, {}, "buffer"),
         ({}, {"training__global_batch_size": 16}, "global_batch_size"),
         ({}, {"training__seq_len": 32}, "max_length"),

@@ -16,7 +16,13 @@ from zephon.spec.experiment import RunSpec
 AGENT_MODULE = "zephon.agent"
 COORDINATOR_MODULE = "zephon.agent.coordinator"
 DEFAULT_WORKER = "zephon.train"
+TORCHTITAN_WORKER = "zephon.integrations.torchtitan.worker"
 BUILT_IN = (DEFAULT_WORKER,)  # workers whose needs the launcher knows
+
+
+def worker_of(spec: RunSpec) -> str:
+    """The module that each worker of an experiment runs, where nobody names another."""
+    return TORCHTITAN_WORKER if spec.torchtitan.module else DEFAULT_WORKER
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

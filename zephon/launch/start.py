@@ -21,7 +21,7 @@ from zephon.launch import contract as contracts
 from zephon.launch.backends.registry import backend, backend_of
 from zephon.launch.config.compose import check
 from zephon.launch.fork import Parent, forked, write_weights
-from zephon.launch.job import BUILT_IN, DEFAULT_WORKER, Job
+from zephon.launch.job import BUILT_IN, Job, worker_of
 from zephon.launch.status import absolute, records_dir, status_of
 from zephon.launch.stored import changed, check_relative, check_same, forget_measures, relocated
 from zephon.run.checkpoints import check_kept, newest_checkpoint
@@ -71,14 +71,14 @@ def url_of(spec: RunSpec, rundir: RunDir) -> str:
     return rundir.url if backend(spec.scheduler.name).here else f"{spec.runs.rstrip('/')}/{spec.name}"
 
 
-def request_of(spec: RunSpec, rundir: RunDir, attempt: int, worker: str = DEFAULT_WORKER) -> object:
+def request_of(spec: RunSpec, rundir: RunDir, attempt: int, worker: str | None = None) -> object:
     """Exactly what a submit would send; ``str`` shows it."""
     return backend(spec.scheduler.name).request(job_of(spec, rundir, attempt, worker))
 
 
-def job_of(spec: RunSpec, rundir: RunDir, attempt: int, worker: str = DEFAULT_WORKER) -> Job:
+def job_of(spec: RunSpec, rundir: RunDir, attempt: int, worker: str | None = None) -> Job:
     """One attempt as its backend gets it."""
-    return Job(spec=spec, run=url_of(spec, rundir), attempt=attempt, worker=worker)
+    return Job(spec=spec, run=url_of(spec, rundir), attempt=attempt, worker=worker or worker_of(spec))
 
 
 def start(
@@ -88,7 +88,7 @@ def start(
     choices: Mapping[str, str] | None = None,
     allow: Sequence[str] = (),
     fork: str | None = None,
-    worker: str = DEFAULT_WORKER,
+    worker: str | None = None,
 ) -> Started:
     """Starts a run, or goes on with it where a run of this name and contract exists.
 
@@ -97,13 +97,14 @@ def start(
         overrides, choices: the arguments typed and the options chosen, for the record.
         allow: guarded fields that may differ from the run's.
         fork: name of a new run with the changes: it begins at step 0 with the weights of this run's newest checkpoint.
-        worker: module that each worker runs.
+        worker: module that each worker runs; None follows the experiment's trainer.
 
     Raises:
         ContractError: a promise of the run would be broken.
         ConfigError: the run is held by another process, or anything in the spec cannot work.
         ZephonError: data that a worker could not read (see ``preflight``).
     """
+    worker = worker or worker_of(spec)
     check(spec)
     stages.check(spec, here=backend(spec.scheduler.name).here)
     parent = None
@@ -304,5 +305,5 @@ def resume(
     check_same(spec, stored)
     if backend(spec.scheduler.name).here:
         check_relative(spec, rundir, attempt)
-    known = handle.worker if handle is not None else DEFAULT_WORKER
+    known = handle.worker if handle is not None else None
     return start(spec, overrides=overrides, allow=allow, fork=fork, worker=worker or known)

@@ -219,6 +219,15 @@ class TrainerSpec(Spec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class TorchTitanSpec(Spec):
+    """TorchTitan's trainer instead of our own, as its command line names it: ``--module``, ``--config``, further arguments."""
+
+    module: str = guarded("")
+    config: str = guarded("")
+    overrides: tuple[str, ...] = guarded(())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ElasticSpec(Spec):
     nodes_min: Positive = free(1)
     nodes_max: Positive = free(8)
@@ -282,6 +291,7 @@ class RunSpec(Spec):
     elastic: ElasticSpec = free(ElasticSpec())
     scheduler: SchedulerSpec = free(SchedulerSpec())
     stages: StagesSpec = free(StagesSpec(), late=True)
+    torchtitan: TorchTitanSpec = guarded(TorchTitanSpec(), late=True)
 
     def check_nodes(self) -> None:
         """Raises ConfigError when ``nodes`` lies outside ``elastic.nodes_min..nodes_max``."""

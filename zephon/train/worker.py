@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from zephon.errors import ZephonError
@@ -25,15 +26,28 @@ from zephon.run.specs import read_spec
 from zephon.spec.experiment import RunSpec
 
 
+Train = Callable[[RunDir, int, RunSpec, threading.Event], bool]
+
+
 def main(run_url: str, attempt: int) -> int:
     """Trains attempt ``attempt`` of a run as the rank that the environment names; returns the exit status."""
+    return status_of(_train, run_url, attempt)
+
+
+def status_of(train: Train, run_url: str, attempt: int) -> int:
+    """The exit status of a trainer.
+
+    Args:
+        train: takes run, attempt, spec and the flag that SIGTERM sets; returns whether the last step is done.
+        run_url, attempt: of which.
+    """
     leaving = threading.Event()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: leaving.set())
         faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
         run = RunDir(run_url)
-        done = _train(run, attempt, read_spec(run, attempt), leaving)
+        done = train(run, attempt, read_spec(run, attempt), leaving)
     except ZephonError as error:
         log(render(error))
         return error.exit_status

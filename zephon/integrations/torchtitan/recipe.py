@@ -1,5 +1,7 @@
 """A recipe names the data: the file of an experiment of ours, or ``package.module:function`` that returns a Pipeline.
 
+A run of our launcher gives its attempt's ``spec.json``, in which everything is said.
+
 The function may take any of ``tokenizer`` (a loaded `Tokenizer`), ``seq_len`` (inputs of a row) and ``infinite``, by these
 names. Its pipeline ends before ``batch``: lanes, batches and ranks come from TorchTitan. An experiment may leave out what
 TorchTitan decides; what it names has to be the same.
@@ -10,9 +12,11 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import json
 from collections.abc import Callable
 from typing import NamedTuple
 
+import fsspec
 import torch.distributed as dist
 
 from zephon.errors import ConfigError
@@ -63,7 +67,10 @@ def load_recipe(recipe: str, wanted: Wanted, *, held_out: bool = False) -> Pipel
             follows="nobody says what to train on",
             remedy="give the path of an experiment file, or package.module:function that returns a Pipeline",
         )
-    built = _of_function(recipe, wanted, held_out) if ":" in recipe else _of_experiment(recipe, wanted, held_out)
+    if recipe.endswith(".json"):
+        built = _of_spec(recipe, wanted, held_out)
+    else:
+        built = _of_function(recipe, wanted, held_out) if ":" in recipe else _of_experiment(recipe, wanted, held_out)
     _check_tokenizer(built, wanted)
     packed = built.definition.packed_length
     if packed != wanted.seq_len + 1:
@@ -140,6 +147,15 @@ def _of_experiment(recipe: str, wanted: Wanted, held_out: bool) -> Pipeline:
     if tokenizer is None or _names_tokenizer(fields):
         tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
     return _built(spec, tokenizer, wanted, held_out)
+
+
+def _of_spec(recipe: str, wanted: Wanted, held_out: bool) -> Pipeline:
+    with fsspec.open(recipe) as file:
+        spec = RunSpec.from_dict(json.loads(file.read()))
+    spec = dataclasses.replace(
+        spec, trainer=dataclasses.replace(spec.trainer, microbatch_size=max(1, spec.global_batch_size // spec.lanes.count))
+    )
+    return _built(spec, load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend), wanted, held_out)
 
 
 def _built(spec: RunSpec, tokenizer: Tokenizer, wanted: Wanted, held_out: bool) -> Pipeline:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemReader
 from torchtitan.distributed import ParallelDims
@@ -22,6 +23,8 @@ from zephon.integrations.torchtitan.checks import LOADER, check_saved, check_sav
 from zephon.integrations.torchtitan.loader import Delivered, ZephonDataLoader
 from zephon.run import ledger
 from zephon.run.ledger import Ledger, step_digest
+
+_STEP = re.compile(r".*/step-(\d+)")  # a checkpoint's folder
 
 
 class ZephonTrainer(Trainer):  # type: ignore[misc]
@@ -44,7 +47,21 @@ class ZephonTrainer(Trainer):  # type: ignore[misc]
         super().__init__(config)
         self._tell_metrics_the_tokens()
         self._group = dist.new_group(backend="gloo")  # so that digests never wait for a device
-        self._ledger = Ledger(os.path.join(config.dump_folder, ledger.FILE)) if dist.get_rank() == 0 else None
+        self._ledger = Ledger(self.ledger_path()) if dist.get_rank() == 0 else None
+
+    def ledger_path(self) -> str:
+        """Where the first rank records each step."""
+        return os.path.join(self.config.dump_folder, ledger.FILE)
+
+    def recorded(self, step: int, digest: bytes, tokens: Mapping[str, int]) -> Mapping[str, object]:
+        """What else a step's line in the ledger says; called on the first rank."""
+        return {"world_size": dist.get_world_size()}
+
+    def agree(self, mine: bool) -> bool:
+        """Whether any rank says so; every rank asks at the same place."""
+        flag = torch.tensor(int(mine))
+        dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group)
+        return bool(flag)
 
     def train(self) -> None:
         self._check_checkpoint()
@@ -81,7 +98,7 @@ class ZephonTrainer(Trainer):  # type: ignore[misc]
         step = parts[0].step
         digest, lanes = step_digest([digests[slot] for slot in sorted(digests)], self.dataloader.lanes)
         assert self._ledger is not None
-        self._ledger.append(step=step, digest=digest, lanes=lanes, tokens=tokens, world_size=dist.get_world_size())
+        self._ledger.append(step=step, digest=digest, lanes=lanes, tokens=tokens, **self.recorded(step, digest, tokens))
 
     def _tell_metrics_the_tokens(self) -> None:
         """TorchTitan sums what each rank has counted since its own start, which is wrong after a change of degree."""
@@ -97,10 +114,9 @@ class ZephonTrainer(Trainer):  # type: ignore[misc]
 
 
 def _checkpoint(folder: str, step: int) -> str | None:
-    """The checkpoint that TorchTitan will load: of this step, or with -1 the newest; None where there is none on this disk."""
-    steps = [int(match[1]) for file in glob.glob(f"{folder}/step-*/.metadata") if (match := re.search(r"step-(\d+)/", file))]
-    wanted = step if step != -1 else max(steps, default=0)
-    return f"{folder}/step-{wanted}" if wanted and wanted in steps else None
+    """The checkpoint that TorchTitan will load: of this step, or with -1 the newest; None where none is on this disk."""
+    saved = {int(match[1]): match[0] for file in glob.glob(f"{folder}/step-*/.metadata") if (match := _STEP.search(file))}
+    return saved.get(step if step != -1 else max(saved, default=0))
 
 
 def with_zephon(config: Trainer.Config, **loader: Any) -> ZephonTrainer.Config:

@@ -23,7 +23,6 @@ from zephon.launch.cli.arguments import Arguments
 from zephon.launch.config.compose import Composed, compose
 from zephon.launch.config.sources import annotated
 from zephon.launch.estimate import Estimate, checkpoints_kept, estimate
-from zephon.launch.job import DEFAULT_WORKER
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.contract_file import has_contract, read_contract
 from zephon.run.directory import RunDir
@@ -135,7 +134,7 @@ def plan(arguments: Arguments, console: Console) -> int:
         attempt=attempt,
         differences=launcher.contract_differences(rundir, spec, files=files),
         runs_stage=_runs_stage(spec, rundir, files),
-        request=str(launcher.request_of(spec, rundir, attempt, arguments.worker or DEFAULT_WORKER)),
+        request=str(launcher.request_of(spec, rundir, attempt, arguments.worker)),
     )
     remarks, refusal = _examined(spec, rundir, attempt)
     if arguments.json:

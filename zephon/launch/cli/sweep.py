@@ -26,7 +26,6 @@ from zephon.launch.cli.arguments import Arguments
 from zephon.launch.cli.grammar import DEFAULT_LIMIT
 from zephon.launch.config.compose import Composed, compose
 from zephon.launch.config.overrides import alternatives
-from zephon.launch.job import DEFAULT_WORKER
 from zephon.launch.status import LIVE, RunStatus, status_of
 from zephon.run.directory import RunDir
 from zephon.run.lease import read_lease
@@ -79,7 +78,7 @@ def points(arguments: Arguments) -> list[Point]:
 def sweep(arguments: Arguments, console: Console) -> int:
     """Runs all points; 0 when every one is done, 1 when any failed, 143 when stopped."""
     swept = points(arguments)
-    worker = arguments.worker or DEFAULT_WORKER
+    worker = arguments.worker
     try:
         _drive(swept, arguments.limit or DEFAULT_LIMIT, worker, fail_fast=arguments.fail_fast, console=console)
     except KeyboardInterrupt:
@@ -92,7 +91,7 @@ def sweep(arguments: Arguments, console: Console) -> int:
     return Exit.DONE if all(point.state == "DONE" for point in swept) else Exit.LEFT
 
 
-def _drive(swept: list[Point], limit: int, worker: str, *, fail_fast: bool, console: Console) -> None:
+def _drive(swept: list[Point], limit: int, worker: str | None, *, fail_fast: bool, console: Console) -> None:
     with (
         Live(table(swept), console=console, refresh_per_second=4, transient=False) if console.is_terminal else _Quiet() as live
     ):
@@ -124,7 +123,7 @@ class _Quiet:
     def update(self, renderable: object) -> None: ...
 
 
-def _start(point: Point, worker: str) -> None:
+def _start(point: Point, worker: str | None) -> None:
     composed = point.composed
     try:
         if point.rundir.attempts() and status_of(point.rundir).state in LIVE:

@@ -22,7 +22,6 @@ from zephon.launch.cli.plan import config_text
 from zephon.launch.cli.views import run_of
 from zephon.launch.cli.wording import duration, resize_text
 from zephon.launch.config.compose import Composed, compose
-from zephon.launch.job import DEFAULT_WORKER
 from zephon.launch.status import LIVE, RunStatus, find_run, records_dir, run_names, status_of
 from zephon.run.contract_file import read_contract
 from zephon.run.directory import TENSORBOARD, RunDir
@@ -52,7 +51,7 @@ def run(arguments: Arguments, console: Console) -> int:
             choices=composed.choices,
             allow=arguments.allow,
             fork=arguments.fork,
-            worker=arguments.worker or DEFAULT_WORKER,
+            worker=arguments.worker,
         )
     return _after_start(started, arguments, console)
 
