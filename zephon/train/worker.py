@@ -25,7 +25,6 @@ from zephon.run.generation import check_newest, newest_claim, read_generation
 from zephon.run.specs import read_spec
 from zephon.spec.experiment import RunSpec
 
-
 Train = Callable[[RunDir, int, RunSpec, threading.Event], bool]
 
 

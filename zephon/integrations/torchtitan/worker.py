@@ -24,6 +24,7 @@ from zephon.errors import ConfigError
 from zephon.run import checkpoints, ledger, metrics
 from zephon.run.checkpoints import Marker, Meta, SavedFile
 from zephon.run.directory import RunDir
+from zephon.run.generation import check_newest, newest_claim
 from zephon.run.metrics import MetricsFile
 from zephon.run.mirror import Mirror
 from zephon.run.progress import Progress, write_progress
@@ -37,8 +38,9 @@ def main(run_url: str, attempt: int) -> int:
 
 
 def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -> bool:
-    fence = Fence(run, int(os.environ.get("ZEPHON_GENERATION", "0")))
-    fence.check()
+    generation = int(os.environ.get("ZEPHON_GENERATION", "0"))
+    check_newest((attempt, generation), newest_claim(run))
+    fence = Fence(run, attempt, generation)
     from zephon.integrations.torchtitan.run_trainer import RunTrainer, config_of
 
     config = config_of(run, attempt, spec)
