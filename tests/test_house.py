@@ -34,7 +34,7 @@ ALLOWED = {
     "pipeline": [*GROUND, "spec", "run", "io", "work", "ops", "engine"],
     "__init__": [*GROUND, *LOADER],
     "train": [*GROUND, "spec", "run", *LOADER, "__init__"],
-    "integrations": [*GROUND, "spec", "run", *LOADER, "__init__", "launch"],
+    "integrations": [*GROUND, "spec", "run", *LOADER, "__init__", "launch", "train"],
     "report": [*GROUND, "spec", "run"],
     "stages": [*GROUND, "spec", "run", "io"],
     "agent": [*GROUND, "spec", "run", "stages"],
