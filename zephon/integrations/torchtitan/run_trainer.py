@@ -14,8 +14,8 @@ from torchtitan.config import ConfigManager
 
 from zephon.errors import ConfigError
 from zephon.integrations.torchtitan.loader import ZephonDataLoader
+from zephon.integrations.torchtitan.run_records import RunRecords, check
 from zephon.integrations.torchtitan.trainer import ZephonTrainer, with_zephon
-from zephon.integrations.torchtitan.worker import RunRecords, check
 from zephon.run.checkpoints import name_of
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
