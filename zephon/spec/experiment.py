@@ -41,10 +41,8 @@ SpecField = dataclasses.Field[Any]
 
 
 def _field(kind: Kind, default: object, late: bool) -> Any:
-    metadata = {"kind": kind, "late": late}
-    if isinstance(default, dict):
-        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    held = {"default_factory": lambda: dict(default)} if isinstance(default, dict) else {"default": default}
+    return dataclasses.field(**held, metadata={"kind": kind, "late": late})
 
 
 def pinned(default: object = dataclasses.MISSING, *, late: bool = False) -> Any:
@@ -220,7 +218,7 @@ class TrainerSpec(Spec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TorchTitanSpec(Spec):
-    """TorchTitan's trainer instead of our own, as its command line names it: ``--module``, ``--config``, further arguments."""
+    """TorchTitan's trainer instead of our own: its ``--module``, ``--config`` and further arguments."""
 
     module: str = guarded("")
     config: str = guarded("")
@@ -270,9 +268,8 @@ class RunSpec(Spec):
     """One experiment.
 
     Args:
-        name: the run's name; its directory is ``<runs>/<name>``.
-        global_batch_size: sequences in one optimizer step over all ranks.
-        nodes: how many nodes this attempt starts with.
+        name: its directory is ``<runs>/<name>``.
+        global_batch_size, nodes: sequences in one optimizer step over all ranks, and how many nodes this attempt starts with.
     """
 
     name: str = free()

@@ -94,14 +94,14 @@ def config_of(run: RunDir, attempt: int, spec: RunSpec) -> ZephonTrainer.Config:
     check(run, spec)
     titan = spec.torchtitan
     try:
-        made = ConfigManager().parse_args(["--module", titan.module, "--config", titan.config, *titan.overrides])
+        theirs = ConfigManager().parse_args(["--module", titan.module, "--config", titan.config, *titan.overrides])
     except (ImportError, ValueError, SystemExit) as error:
         raise ConfigError(
             f"torchtitan.module={titan.module} torchtitan.config={titan.config} {' '.join(titan.overrides)}: {error}",
             remedy="give what TorchTitan's own command takes after --module and --config, and further arguments as a list",
         ) from error
     recipe = run.path(*RunDir.in_attempt(attempt, "spec.json"))
-    config = with_zephon(made, recipe=recipe, lanes=spec.lanes.count)
+    config = with_zephon(theirs, recipe=recipe, lanes=spec.lanes.count)
     training, trainer = config.training, spec.trainer
     training.global_batch_size, training.local_batch_size = spec.global_batch_size, trainer.microbatch_size
     training.seq_len, training.steps = spec.pipeline.context_length, trainer.steps

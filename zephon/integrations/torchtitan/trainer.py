@@ -57,9 +57,9 @@ class ZephonTrainer(Trainer):  # type: ignore[misc]
         """What else a step's line in the ledger says; called on the first rank."""
         return {"world_size": dist.get_world_size()}
 
-    def agree(self, mine: bool) -> bool:
+    def agree(self, answer: bool) -> bool:
         """Whether any rank says so; every rank asks at the same place."""
-        flag = torch.tensor(int(mine))
+        flag = torch.tensor(int(answer))
         dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group)
         return bool(flag)
 
