@@ -19,7 +19,8 @@ class DataEnd:
     Args:
         step, steps: optimizer steps done and wanted.
         attempt: the attempt that reached the end.
-        dropped: documents dropped after the last step, ``{reason: {"count", "first"}}``; no ledger line has them.
+        dropped: documents, or whole sequences where the reason says so, dropped after the last step,
+            ``{reason: {"count", "first"}}``; no ledger line has them.
     """
 
     step: int
