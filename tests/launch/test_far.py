@@ -80,12 +80,12 @@ def test_a_file_is_replaced_only_where_it_is_still_the_one_that_was_seen(objects
         run.version("small.json")
     run.write_json("small.json", data=1)
     seen = run.version("small.json")
-    assert run.replace("small.json", data=2, version=seen)
-    assert not run.replace("small.json", data=3, version=seen)
+    assert run.replace("small.json", data=b"2", version=seen)
+    assert not run.replace("small.json", data=b"3", version=seen)
     assert run.read_json("small.json") == 2
     seen = run.version("small.json")
     run.fs.rm_file(run.path("small.json"))
-    assert not run.replace("small.json", data=4, version=seen), "what is gone is not replaced"
+    assert not run.replace("small.json", data=b"4", version=seen), "what is gone is not replaced"
 
 
 def test_what_another_process_writes_is_seen_at_once(objects: str) -> None:

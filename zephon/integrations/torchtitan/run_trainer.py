@@ -16,6 +16,7 @@ from zephon.errors import ConfigError
 from zephon.integrations.torchtitan.loader import ZephonDataLoader
 from zephon.integrations.torchtitan.run_records import RunRecords, check
 from zephon.integrations.torchtitan.trainer import ZephonTrainer, with_zephon
+from zephon.run import specs
 from zephon.run.checkpoints import name_of
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
@@ -100,7 +101,7 @@ def config_of(run: RunDir, attempt: int, spec: RunSpec) -> ZephonTrainer.Config:
             f"torchtitan.module={titan.module} torchtitan.config={titan.config} {' '.join(titan.overrides)}: {error}",
             remedy="give what TorchTitan's own command takes after --module and --config, and further arguments as a list",
         ) from error
-    recipe = run.path(*RunDir.in_attempt(attempt, "spec.json"))
+    recipe = run.path(*RunDir.in_attempt(attempt, specs.FILE))
     config = with_zephon(theirs, recipe=recipe, lanes=spec.lanes.count)
     training, trainer = config.training, spec.trainer
     training.global_batch_size, training.local_batch_size = spec.global_batch_size, trainer.microbatch_size

@@ -19,6 +19,7 @@ from zephon.errors import ZephonError
 from zephon.launch.cli.arguments import Arguments
 from zephon.report.legs import rows, sentence, table
 from zephon.report.picture import loss_picture
+from zephon.run import ledger
 from zephon.run.ledger import read_ledger
 
 LEG_TIMEOUT_S = 600
@@ -34,7 +35,7 @@ def demo(arguments: Arguments, console: Console) -> int:
     common = [f"runs={runs}", *(text for text in arguments.overrides if text not in given)]
     chosen = [] if any(text.startswith("conf=") for text in common) else ["conf=exp1"]
     settings = [*chosen, f"trainer.steps={steps_wanted}", *common]
-    ledgers = {name: runs / name / "ledger.jsonl" for name in ("rescaled", "reference")}
+    ledgers = {name: runs / name / ledger.FILE for name in ("rescaled", "reference")}
 
     first, *others = _SIZES
     legs = [["run", *settings, "name=rescaled", f"nodes={first}"]]
