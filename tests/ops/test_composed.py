@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,10 @@ from tests.strategies import chains, datasets, ways
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource, TokenEstimation
 from zephon.errors import DataError
 
+pytestmark = [  # random data are often too few for the lanes, or for a step
+    pytest.mark.filterwarnings("ignore:the data holds"),
+    pytest.mark.filterwarnings("ignore:the data ends before the first step"),
+]
 STEPS = 4
 
 
