@@ -43,7 +43,7 @@ def test_the_state_here_is_that_of_the_batch_received_whatever_the_worker_made_a
     assert some(small().restore(pipeline.checkpoint()).to_torch_dataset(), 200) == WHOLE[4:]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_an_epoch_that_is_left_early_goes_on_where_the_loop_was(context: str) -> None:
     torch_loader = loader(small(), multiprocessing_context=context)
     first = some(torch_loader, 5)

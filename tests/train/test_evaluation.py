@@ -37,6 +37,7 @@ def evaluate(meet: Meet, rank: int, some: RunSpec, folder: str) -> tuple[float, 
     return found.loss, found.tokens
 
 
+@pytest.mark.slow
 def test_the_held_out_loss_is_the_same_at_every_size_and_bit_for_bit_when_canonical(tmp_path):
     exact = spec(trainer__reduction="canonical", lanes__allow="uneven")
     (reference,) = on_ranks(evaluate, 1, exact, str(tmp_path))

@@ -242,6 +242,7 @@ def test_data_that_ends_before_the_last_step_ends_the_run_at_the_same_step_at_ev
         assert other == end
 
 
+@pytest.mark.slow
 def test_data_that_is_not_enough_for_one_step_is_an_error_on_every_rank_and_no_run_that_is_done(tmp_path):
     write_documents(tmp_path, 3)
     write_run(tmp_path, data__datasets={"mine": {"path": str(tmp_path / "data")}}, data__exhausted="stop")

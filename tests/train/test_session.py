@@ -37,7 +37,10 @@ def test_every_kind_of_parallelism_gives_the_one_rank_training_within_rounding(a
     assert len({one["end"] for one in found}) == 1
 
 
-@pytest.mark.parametrize("parallel, size", [("fsdp", 2), ("fsdp", 4), ("ddp", 4)])
+@pytest.mark.parametrize(
+    "parallel, size",
+    [("fsdp", 2), pytest.param("fsdp", 4, marks=pytest.mark.slow), pytest.param("ddp", 4, marks=pytest.mark.slow)],
+)
 def test_tensor_parallel_ranks_give_the_one_rank_training_within_rounding(alone, tmp_path, parallel, size):
     some = spec(trainer__parallel=parallel, trainer__tensor_parallel=2)
     found = on_ranks(run_steps, size, some, str(tmp_path), 4)

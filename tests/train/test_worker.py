@@ -140,6 +140,7 @@ def test_a_plain_process_trains_and_leaves_ledger_metrics_progress_and_a_checkpo
     assert (tmp_path / "checkpoints/step-00000003/COMPLETE").exists()
 
 
+@pytest.mark.slow
 def test_legs_at_4_2_and_1_ranks_have_the_ledger_and_the_losses_of_the_unbroken_run(unbroken, tmp_path):
     for attempt, size, leave in [(1, 4, {1: 2}), (2, 2, {0: 5}), (3, 1, {})]:
         free = {"trainer__microbatch_size": attempt, "loader__workers": attempt - 1, "loader__prefetch_batches": attempt}
@@ -235,6 +236,7 @@ def test_machines_with_other_files_under_one_path_are_refused_before_the_first_s
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_paused_worker_that_wakes_up_in_a_superseded_attempt_writes_trains_and_saves_no_more(tmp_path):
     write_run(tmp_path, trainer__steps=100_000, checkpoint__every=1, checkpoint__background=False)
     ledger, folder = tmp_path / "ledger.jsonl", tmp_path / "checkpoints"
