@@ -146,10 +146,10 @@ def test_half_a_minute_of_strangers_on_every_port_costs_no_step_and_no_memory(ru
     stranger = Fuzzer(sorted(ours if ports == "of ours" else every - ours), seed=13)
     before = {process: process.memory_info().rss for process in processes(running)}
     began, step, most = time.monotonic(), running.status().step, 0
-    while time.monotonic() - began < 30.0:
+    while time.monotonic() - began < 30.0 or stranger.connections <= 3000:  # thousands, however slow the machine is
+        assert time.monotonic() - began < 200.0, f"{stranger.connections} connections only"
         stranger.attack()
         most = max(most, psutil.Process(running.supervisor_pid()).num_fds())
-    assert stranger.connections > 3000, "thousands of connections"
     running.wait_step(step + 20)
     after = {process: process.memory_info().rss for process in processes(running)}
     stranger.close()
