@@ -105,7 +105,8 @@ class Fuzzer:
 
     def hold(self) -> None:
         """Many at once that say nothing."""
-        self.held += [self.connect() for _ in range(50)]
+        for _ in range(50):
+            self.held.append(self.connect())
 
     def garbage(self) -> None:
         self.send(self.random.randbytes(self.random.choice([1, 63, 64, 65, 500, 70_000])))
