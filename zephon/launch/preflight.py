@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -121,12 +122,20 @@ def read_first(spec: RunSpec, loaded: list[Tokenizer], at: str, name: str, datas
         .batch(1)
     )
     try:
-        next(iter(pipeline), None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it is short, which the run itself says where it matters
+            first = next(iter(pipeline), None)
     except ZephonError as error:
         error.add_note(f"found before the start, in the first documents of {at}.{name}")
         raise
     finally:
         pipeline.close()
+    if first is None and not sum(pipeline.metrics_snapshot()["documents"].values()):
+        raise ConfigError(
+            f"{at}.path: {dataset.path!r} holds no document",
+            follows="its share of the mixture could never be filled",
+            remedy="check that the files were written to the end, or remove the dataset",
+        )
     return f"{shown}; the first batch was read"
 
 
