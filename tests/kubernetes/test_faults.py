@@ -29,7 +29,6 @@ WORKER = "tests.agent.toy_worker"
 DEAD = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 SETTINGS = [
     "conf=bytes",
-    "trainer.steps=100000",
     "elastic.drain_s=10",
     "elastic.heartbeat_s=2",
     "lanes.count=6",
@@ -39,8 +38,10 @@ _numbers = itertools.count(1)
 
 
 def toy(machines: Machines, name: str, nodes: int, settings: dict[str, Any], **options: Any) -> RunDir:
-    env = {"ZEPHON_TOY": json.dumps({"steps": 100000, "step_s": 0.05, "save_every": SAVE_EVERY, **settings})}
-    spec = machines.spec(name, *SETTINGS, f"nodes={nodes}", worker_env=env, grace_s=12, **options)
+    given = {"steps": 100000, "step_s": 0.05, "save_every": SAVE_EVERY, **settings}
+    env = {"ZEPHON_TOY": json.dumps(given)}
+    steps = f"trainer.steps={given['steps']}"  # a run is done when its ledger has them all
+    spec = machines.spec(name, *SETTINGS, steps, f"nodes={nodes}", worker_env=env, grace_s=12, **options)
     return machines.submit(spec, worker=WORKER)
 
 
