@@ -219,6 +219,9 @@ def _causes(events: Sequence[Event]) -> tuple[str, ...]:
     when, cause = _time_of(victim), str(victim.details["cause"])
     if witness is None:
         return (cause,)
+    finish = next((event for event in reversed(events) if event.kind == "finish"), None)
+    if finish is not None and f"exit code {finish.details['status']} (" in cause and when >= int(finish.time):
+        return (witness[1],)  # the node ended as the job did, because the job had ended
     return (cause, witness[1]) if when >= witness[0] - _ONE_LOSS_S else (witness[1],)
 
 
