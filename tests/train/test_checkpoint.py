@@ -85,7 +85,14 @@ def test_a_resumed_canonical_run_ends_in_the_bits_of_the_unbroken_one(saved, run
     assert [(one["step"], one["loaded"], one["end"]) for one in found] == [(3, hashes[2], hashes[3])] * size
 
 
-@pytest.mark.parametrize("before, after", [(("fsdp", 2), ("ddp", 1)), (("fsdp", 2), ("fsdp", 3)), (("ddp", 2), ("fsdp", 4))])
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (("fsdp", 2), ("ddp", 1)),
+        pytest.param(("fsdp", 2), ("fsdp", 3), marks=pytest.mark.slow),
+        pytest.param(("ddp", 2), ("fsdp", 4), marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("background", [True])
 def test_weights_and_every_optimizer_field_are_bit_equal_after_resharding(tmp_path, before, after, background):
     wide = {"global_batch_size": 12, "lanes__count": 12, "checkpoint__background": background}

@@ -233,6 +233,7 @@ def ended(tmp_path_factory):
     return bad, found
 
 
+@pytest.mark.slow
 def test_data_that_ends_before_the_last_step_ends_the_run_at_the_same_step_at_every_size(ended):
     _, found = ended
     (ledger, end) = found[1]
@@ -253,6 +254,7 @@ def test_data_that_is_not_enough_for_one_step_is_an_error_on_every_rank_and_no_r
     assert not (tmp_path / "data_end.json").exists()
 
 
+@pytest.mark.slow
 def test_what_is_dropped_after_the_last_step_is_on_record_so_that_every_bad_line_is_named_once_at_every_size(ended):
     bad, found = ended
     for ledger, end in found.values():
