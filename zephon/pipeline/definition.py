@@ -38,7 +38,7 @@ from zephon.pipeline.order import check_order
 from zephon.pipeline.ranks import Division, divide, lanes_must_be_named
 from zephon.types import Counts, Json, Sampled
 from zephon.work import Plan, WorkSource
-from zephon.work.source import FINE
+from zephon.work.source import FINEST
 from zephon.world import World
 
 FLUSH_EVERY = 8  # chunks, where an op reorders and nothing else was asked for
@@ -303,9 +303,9 @@ class Definition:
     def fineness(self) -> int:
         """How many of the longest chunks have ``chunk_bytes``: so many more there are between two sentinels.
 
-        Chunks below `FINE` count as that: of a dataset of a few bytes there would be millions, all at workers at once.
+        Chunks below `FINEST` count as that: of a dataset of a few bytes there would be millions, all at workers at once.
         """
-        return max(1, self.chunk_bytes // max(FINE, *self.chunk_lengths))
+        return max(1, self.chunk_bytes // max(FINEST, *self.chunk_lengths))
 
     def program(self) -> Program:
         """What every lane runs, the same on every rank."""
