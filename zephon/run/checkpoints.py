@@ -12,6 +12,7 @@ step of the newest one that was completed, so that a run whose checkpoints are g
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import posixpath
 import re
 import time
@@ -121,6 +122,15 @@ def completed_at(rundir: RunDir, step: int) -> float:
     if not modified:
         return time.time()
     return float(modified if isinstance(modified, (int, float)) else modified.timestamp())
+
+
+def sha256_of(rundir: RunDir, path: str) -> str:
+    """Of a file of a checkpoint, by its path on the file system; hexadecimal."""
+    digest = hashlib.sha256()
+    with rundir.fs.open(path, "rb") as file:
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def read_marker(rundir: RunDir, step: int) -> Marker | None:

@@ -42,6 +42,7 @@ from zephon.run.checkpoints import (
     read_marker,
     read_meta,
     remove,
+    sha256_of,
     steps_on_disk,
     url_of,
     write_marker,
@@ -73,7 +74,7 @@ def damage(run: RunDir, step: int, *, part: int = 0, parts: int = 1) -> str | No
         size = run.fs.size(path)
         if size != wanted.size:
             return f"{name} has {size} bytes and should have {wanted.size}"
-        if _sha256(run, path) != wanted.sha256:
+        if sha256_of(run, path) != wanted.sha256:
             return f"{name} has the right size and other content (its SHA-256 differs)"
     return None
 
@@ -317,16 +318,8 @@ def _own_files(run: RunDir, step: int, rank: int) -> dict[str, SavedFile]:
     for path in run.fs.ls(path_of(run, step), detail=False, refresh=True):
         name = posixpath.basename(str(path))
         if name.startswith(f"__{rank}_") or (rank == 0 and not name.startswith("__")):
-            files[name] = SavedFile(run.fs.size(path), _sha256(run, path))
+            files[name] = SavedFile(run.fs.size(path), sha256_of(run, path))
     return files
-
-
-def _sha256(run: RunDir, path: str) -> str:
-    digest = hashlib.sha256()
-    with run.fs.open(path, "rb") as file:
-        while piece := file.read(1 << 22):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _writer(run: RunDir, step: int) -> dcp.StorageWriter:

@@ -10,6 +10,7 @@ The fork server calls ``main`` in a process that has inherited all imports.
 
 from __future__ import annotations
 
+import argparse
 import faulthandler
 import os
 import signal
@@ -31,6 +32,15 @@ Train = Callable[[RunDir, int, RunSpec, threading.Event], bool]
 def main(run_url: str, attempt: int) -> int:
     """Trains attempt ``attempt`` of a run as the rank that the environment names; returns the exit status."""
     return status_of(_train, run_url, attempt)
+
+
+def arguments_of(prog: str, description: str | None = None) -> tuple[str, int]:
+    """The run's URL and the attempt from the command line, as the agent gives them to any trainer."""
+    parser = argparse.ArgumentParser(prog=f"python -m {prog}", description=description)
+    parser.add_argument("--run", required=True, metavar="URL", help="the run directory")
+    parser.add_argument("--attempt", required=True, type=int, metavar="N", help="whose attempts/NNNN/spec.json to train")
+    arguments = parser.parse_args()
+    return arguments.run, arguments.attempt
 
 
 def status_of(train: Train, run_url: str, attempt: int) -> int:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch.distributed as dist
 
 from zephon.errors import ConfigError
 from zephon.run import checkpoints, ledger, metrics
-from zephon.run.checkpoints import Marker, Meta, SavedFile
+from zephon.run.checkpoints import Marker, Meta, SavedFile, sha256_of
 from zephon.run.directory import RunDir
 from zephon.run.metrics import MetricsFile
 from zephon.run.mirror import Mirror
-from zephon.run.progress import Progress, write_progress
 from zephon.spec.experiment import RunSpec
+from zephon.train.metrics import ProgressFile, Sink, StepValues
 
 
 class RunRecords:
@@ -34,10 +33,8 @@ class RunRecords:
         self._generation = int(os.environ.get("ZEPHON_GENERATION", "0"))
         self._mirrors = [Mirror(run, ledger.FILE), Mirror(run, metrics.FILE)]
         self.ledger = str(self._mirrors[0].path)
-        self._metrics = MetricsFile(self._mirrors[1].path, attempt)
-        self._began: int | None = None
+        self._sinks: list[Sink] = [MetricsFile(self._mirrors[1].path, attempt), ProgressFile(run, attempt, spec.trainer.steps)]
         self._last = time.monotonic()
-        self._told = 0.0
         self._tokens = 0
 
     def step(self, step: int, digest: bytes, tokens: Mapping[str, int], values: Mapping[str, float]) -> Mapping[str, object]:
@@ -45,17 +42,14 @@ class RunRecords:
         self._fence()
         now = time.monotonic()
         seconds, self._last = now - self._last, now
-        if self._began is None:
-            self._began = step
         count = sum(tokens.values())
         self._tokens += count
         world = dist.get_world_size()
         same: dict[str, Any] = {"world_size": world, "generation": self._generation, "loss": values.get("loss")}
         rest = {"digest": digest.hex(), "tokens": count, "tokens_per_s": count / seconds, "seconds": {"step": seconds}}
-        self._metrics.write(step, {**same, **values, **rest})
-        if now - self._told > 0.1 or step + 1 == self._spec.trainer.steps:
-            self._told = now
-            write_progress(self._run, self._attempt, self._progress(step + 1, seconds, digest, values, count / seconds))
+        line = cast(StepValues, {"lr": None, **same, **values, **rest})  # TorchTitan measures less than our trainer
+        for sink in self._sinks:
+            sink.write(step, line)
         return {"attempt": self._attempt, **same}
 
     def begin(self, step: int) -> None:
@@ -67,32 +61,19 @@ class RunRecords:
         meta = Meta(step=step, tokens=self._tokens, loader={}, pinned=pinned, guarded=guarded, rng={})
         checkpoints.begin(self._run, meta)
 
-    def complete(self, step: int, folder: Path) -> None:
+    def complete(self, step: int) -> None:
         """After a checkpoint of all ranks: its marker."""
-        files = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
-        saved = {name: SavedFile(file.stat().st_size, _sha256(file)) for name, file in files.items()}
-        checkpoints.write_marker(self._run, Marker(step=step, world_size=dist.get_world_size(), files=saved))
+        folder = Path(checkpoints.path_of(self._run, step))
+        names = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*")) if file.is_file()]
+        paths = {name: str(folder / name) for name in names}
+        files = {name: SavedFile(self._run.fs.size(path), sha256_of(self._run, path)) for name, path in paths.items()}
+        checkpoints.write_marker(self._run, Marker(step=step, world_size=dist.get_world_size(), files=files))
 
     def close(self) -> None:
-        self._metrics.close()
+        for sink in self._sinks:
+            sink.close()
         for mirror in self._mirrors:
             mirror.close()
-
-    def _progress(self, done: int, seconds: float, digest: bytes, values: Mapping[str, float], speed: float) -> Progress:
-        return Progress(
-            step=done,
-            steps=self._spec.trainer.steps,
-            time=time.time(),
-            generation=self._generation,
-            world_size=dist.get_world_size(),
-            began=self._began,
-            step_s=seconds,
-            pace_s=seconds,
-            loss=values.get("loss"),
-            tokens_per_s=speed,
-            lr=values.get("lr"),
-            digest=digest.hex(),
-        )
 
 
 def check(run: RunDir, spec: RunSpec) -> None:
@@ -109,8 +90,3 @@ def check(run: RunDir, spec: RunSpec) -> None:
             follows="TorchTitan would load another tokenizer from its hf_assets_path",
             remedy="give the folder of the model's assets, tokenizer.json among them: tokenizer.id=assets/hf/NAME",
         )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -42,7 +41,7 @@ class RunCheckpoints(CheckpointManager):  # type: ignore[misc]
         self.saved = curr_step
         dist.barrier()
         if self.records is not None:
-            self.records.complete(curr_step, Path(self.folder, name_of(curr_step)))
+            self.records.complete(curr_step)
         dist.barrier()
         return True
 

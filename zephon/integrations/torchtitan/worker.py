@@ -8,7 +8,6 @@ goes through a checkpoint: ``checkpoints/step-00000030/`` holds what TorchTitan 
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import threading
@@ -19,7 +18,7 @@ from zephon.integrations.torchtitan.run_records import RunRecords
 from zephon.run.directory import RunDir
 from zephon.run.generation import check_newest, newest_claim
 from zephon.spec.experiment import RunSpec
-from zephon.train.worker import Fence, status_of
+from zephon.train.worker import Fence, arguments_of, status_of
 
 
 def main(run_url: str, attempt: int) -> int:
@@ -46,13 +45,5 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
     return bool(trainer.step >= spec.trainer.steps)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m zephon.integrations.torchtitan.worker")
-    parser.add_argument("--run", required=True, metavar="URL", help="the run directory")
-    parser.add_argument("--attempt", required=True, type=int, metavar="N", help="whose attempts/NNNN/spec.json to train")
-    return parser.parse_args()
-
-
 if __name__ == "__main__":
-    arguments = _arguments()
-    sys.exit(main(arguments.run, arguments.attempt))
+    sys.exit(main(*arguments_of("zephon.integrations.torchtitan.worker")))
