@@ -114,9 +114,9 @@ def gradient(
             block.compile()
     there = rows.to(device)
     with torch.autocast(device.type, torch.bfloat16, enabled=low):
-        minimised, entropy = model(there.input_ids, there.positions, there.labels)
+        minimised, entropies = model(there.input_ids, there.positions, there.labels)
     (minimised / rows.tokens).backward()
-    parts = [entropy.detach().reshape(1) / rows.tokens]
+    parts = [entropies.sum().reshape(1) / rows.tokens]
     parts += [p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]
     return torch.cat(parts).float().cpu()
 
@@ -130,13 +130,13 @@ def canonical(device: torch.device, membership: distributed.Membership) -> Itera
     rows = some_rows().to(device)
 
     def sums(part: TokenRows) -> tuple[Tensor, Tensor]:
-        minimised, entropy = model(part.input_ids, part.positions, part.labels)
-        return minimised, entropy
+        minimised, entropies = model(part.input_ids, part.positions, part.labels)
+        return minimised, entropies.sum()
 
     def collect(reduce: Callable[..., Tensor], **options: int) -> Tensor:
         model.zero_grad(set_to_none=True)
-        loss = reduce(model, sums, rows, tokens=rows.tokens, membership=membership, **options)
-        return torch.cat([loss.reshape(1).float(), *(p.grad.reshape(-1) for p in model.parameters() if p.grad is not None)])
+        loss = reduce(model, sums, rows, tokens=rows.tokens, membership=membership, **options) / rows.tokens
+        return torch.cat([loss.float(), *(p.grad.reshape(-1) for p in model.parameters() if p.grad is not None)])
 
     first, second = (collect(reduction.canonical_gradients, block=1) for _ in range(2))
     halves = collect(reduction.default_gradients, microbatch=2)

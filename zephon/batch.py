@@ -56,11 +56,12 @@ class SampleBatch:
         microbatch: (index, count) among this rank's microbatches of the step.
         real_rows: rows after these have zero weight and no slot.
         slots: int64[real_rows], each row's place in the global batch.
-        tokens: tokens by dataset name.
+        tokens: tokens by dataset name, in the order of the datasets.
         state: the loader's state after this batch.
         dropped: documents dropped since this rank's previous batch, by reason, with the first addresses.
         emit_positions: whether `payload` has positions.
         decode: token ids to text, as the pipeline's tokenizer does it; None where the pipeline has none.
+        sources: for packed rows, the dataset of each segment in row-major order, as a place in ``tokens``.
     """
 
     fields: Mapping[str, Column]
@@ -75,6 +76,7 @@ class SampleBatch:
     emit_positions: bool = True
     dropped: tuple[DropSummary, ...] = ()
     decode: Callable[[Sequence[int]], str] | None = None
+    sources: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.used)
@@ -122,6 +124,22 @@ class SampleBatch:
         begins[padded, self.used[padded]] = self.used[padded]
         np.maximum.accumulate(begins, axis=1, out=begins)
         return np.arange(ids.shape[1], dtype=np.int32) - begins
+
+    def datasets(self) -> Array:
+        """int32[rows, length]: each token's dataset, as a place in ``tokens``; padding has that of the token before it.
+
+        Raises:
+            ValueError: the rows are not packed, or a function on batches dropped their ``sources``.
+        """
+        if self.starts is None or self.sources is None:
+            raise ValueError("only packed rows know the dataset of each token; use pack_flat before batch")
+        ids = self.fields["input_ids"]
+        assert isinstance(ids, np.ndarray)
+        row = np.repeat(np.arange(len(self)), self.starts.lengths())
+        begins = row * ids.shape[1] + self.starts.values
+        lengths = np.diff(np.append(begins, ids.size))
+        datasets: Array = np.repeat(self.sources.astype(np.int32), lengths).reshape(ids.shape)
+        return datasets
 
     @named_options
     def to_training(

@@ -90,12 +90,16 @@ class SyntheticFeed:
             labels[index, : slot % 5] = -100
             if slot in self.masked:
                 labels[index] = -100
+        halves = torch.zeros_like(labels, dtype=torch.int32)  # of each row: dataset a, then dataset b
+        halves[:, halves.shape[1] // 2 :] = 1
+        learned = torch.bincount(halves[labels != -100], minlength=2).tolist()
         lanes = {share.lane: b"%d" % (step + 1) for share in division.shares(self.rank)}
         return StepBatch(
             step=step,
-            rows=TokenRows(input_ids=tokens[:, :-1], labels=labels, positions=positions[:, :-1]),
+            rows=TokenRows(input_ids=tokens[:, :-1], labels=labels, positions=positions[:, :-1], datasets=halves),
             digests={
                 slot: hashlib.sha256(pair[0].astype("<i4").tobytes()).digest() for slot, pair in zip(slots, pairs, strict=True)
             },
+            trained=dict(zip(("a", "b"), learned, strict=True)),
             state={"version": 1, "fingerprint": "synthetic", "step": step + 1, "lanes": lanes},
         )

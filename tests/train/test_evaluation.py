@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.train.ranks import Meet, on_ranks
 from tests.train.synthetic import SyntheticFeed, spec
@@ -54,7 +55,7 @@ def two_rows(meet: Meet, rank: int, folder: str) -> float:
     some = spec(trainer__microbatch_size=1)
     session = build(job(some, folder), meet())
     given = iter([3.0, 7.0])
-    session.sums = lambda rows: (None, next(given))
+    session.losses = lambda rows: (None, torch.tensor([next(given)]))
     evaluation = Evaluation(session)
     batch = next(SyntheticFeed(some, 0, 1).steps()).rows
     labels = batch.labels[:2].clone().fill_(-100)
@@ -144,14 +145,14 @@ def leave_in_evaluation(meet: Meet, rank: int, folder: str) -> tuple[bool, int, 
     object.__setattr__(the_job, "held_out", lambda rank, size: SyntheticFeed(some, rank, size, last_step=3))
     object.__setattr__(the_job, "log", log.append)
     session = build(the_job, meet())
-    sums = session.sums
+    losses = session.losses
 
     def ask(rows: TokenRows) -> Any:
         if session.step == 2 and rank == 1:
             asked.append(True)
-        return sums(rows)
+        return losses(rows)
 
-    session.sums = ask
+    session.losses = ask
     done = train(session, records=None, leaving=lambda: bool(asked))
     session.close()
     return done, session.step, log

@@ -113,6 +113,32 @@ def test_datasets_may_have_their_text_in_different_fields(tmp_path):
     assert all(tokens[name] for name in fields)
 
 
+@pytest.mark.parametrize("packing, shuffle_buffer", [("wrap", 0), ("best_fit", 64)])
+def test_each_label_knows_its_dataset_and_every_size_counts_the_same(tmp_path, packing, shuffle_buffer):
+    datasets = {}
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        lines = [json.dumps({"text": name * (5 + i % 17)}) + "\n" for i in range(900)]
+        (tmp_path / name / "part.jsonl").write_text("".join(lines))
+        datasets[name] = {"path": str(tmp_path / name)}
+    packed = {"pipeline__packing": packing, "pipeline__shuffle_buffer": shuffle_buffer}
+    write_run(tmp_path, data__datasets=datasets, data__chunk_bytes=1024, trainer__steps=STEPS, **packed)
+    some = read_spec(RunDir(str(tmp_path)), 1)
+    alone = steps_at(some, 1)
+    for step in alone:
+        labels, named = step.rows.labels, step.rows.datasets
+        for index, name in enumerate("ab"):
+            assert (named[labels == ord(name)] == index).all()
+        assert sum(step.trained.values()) == step.tokens
+        assert min(step.trained.values()) > 0
+        assert step.packed.rows == some.global_batch_size
+        tokens = some.global_batch_size * (some.pipeline.context_length + 1)
+        assert step.packed.padding + sum(step.by_dataset.values()) == tokens
+        assert step.packed.segments - step.packed.rows <= int((labels == -100).sum())
+    counted = [(step.trained, step.packed) for step in alone]
+    assert [(step.trained, step.packed) for step in steps_at(some, 2)] == counted
+
+
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
 def test_every_number_of_ranks_leaves_out_the_same_documents_in_the_same_steps(experiment, size):
     alone, together = steps_at(experiment, 1), steps_at(experiment, size)
@@ -133,7 +159,7 @@ def test_the_trained_loss_of_packed_rows_is_that_of_their_documents_taken_one_by
     edges = [*begins.tolist(), len(ids)]
     alone, tokens = torch.zeros(()), 0
     with torch.no_grad():
-        together = model(rows.input_ids, rows.positions, rows.labels)[1]
+        together = model(rows.input_ids, rows.positions, rows.labels)[1].sum()
         for begin, end in itertools.pairwise(edges):
             document = ids[begin:end][None]
             if rows.labels.flatten()[begin] == -100:
@@ -144,7 +170,7 @@ def test_the_trained_loss_of_packed_rows_is_that_of_their_documents_taken_one_by
                 labels[0, -1] = last  # the row's last token is no input, only a label
             else:
                 assert last == -100, "a document's last token has no label"
-            alone += model(document, None, labels)[1]
+            alone += model(document, None, labels)[1].sum()
             tokens += int((labels != -100).sum())
     assert len(edges) > 12
     assert tokens == rows.tokens

@@ -112,13 +112,13 @@ def poisoned(meet: Meet, rank: int, some: RunSpec, folder: str, step: int, count
     membership = meet()
     session = build(job(some, folder), membership)
     losses: list[Any] = []
-    sums = session.sums
+    losses_of = session.losses
 
     def nan_once(rows):
         factor = math.nan if session.step == step else 1.0
-        return tuple(factor * value for value in sums(rows))
+        return tuple(factor * value for value in losses_of(rows))
 
-    session.sums = nan_once
+    session.losses = nan_once
     try:
         for one in session.steps(leaving=lambda: False):
             update = session.update(one)
@@ -163,7 +163,7 @@ def test_a_rollback_goes_to_the_last_checkpoint_or_the_start_and_leaves_the_step
 def test_a_spike_counts_as_a_bad_step(tmp_path):
     (found,) = on_ranks(run_steps, 1, spec(trainer__spike=1.0), str(tmp_path), 6)
     assert found["skipped"]
-    assert all(loss > 0 for loss, _ in found["losses"])
+    assert all(loss > 0 for loss, *_ in found["losses"])
 
 
 @pytest.mark.slow
@@ -213,14 +213,14 @@ def survive(meet: Meet, rank: int, some: RunSpec, folder: str, deadly: int) -> d
     the_job = job(some, folder)
     session = build(the_job, membership)
     losses = some_steps(session, deadly)
-    sums, forwards = session.sums, itertools.count()
+    losses_of, forwards = session.losses, itertools.count()
 
     def die(rows):
         if rank >= 2 and next(forwards) == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return sums(rows)
+        return losses_of(rows)
 
-    session.sums = die
+    session.losses = die
     with pytest.raises(RuntimeError):
         some_steps(session, 1)
     snapshot = session.take()

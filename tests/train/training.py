@@ -26,14 +26,14 @@ def job(spec: RunSpec, folder: str, **feed: Any) -> Job:
     )
 
 
-def some_steps(session: Session, count: int) -> list[tuple[float, float]]:
-    """(loss, gradient norm) of the next ``count`` steps."""
-    found: list[tuple[float, float]] = []
+def some_steps(session: Session, count: int) -> list[tuple[float, ...]]:
+    """(loss, gradient norm, loss of each dataset) of the next ``count`` steps."""
+    found: list[tuple[float, ...]] = []
     if not count:
         return found
     for step in session.steps(leaving=lambda: False):
         update = session.update(step)
-        found.append((update.loss, update.norm))
+        found.append((update.loss, update.norm, *(dataset.mean for dataset in update.datasets.values())))
         if len(found) == count:
             break
     return found

@@ -15,7 +15,7 @@ from zephon.engine.lane import Lane
 from zephon.engine.rows import RowSlice, gather, zero_weight
 from zephon.io import Dataset
 from zephon.ops.block import Block
-from zephon.types import Address, Column, Dropped, DropSummary, IntArray, Ragged, sum_by_reason
+from zephon.types import Address, Column, Dropped, DropSummary, IntArray, sum_by_reason
 from zephon.world import Share, World
 
 
@@ -124,17 +124,17 @@ class Delivery:
         dropped: tuple[DropSummary, ...],
         like: Mapping[str, Column] | None,
     ) -> SampleBatch:
-        starts: Ragged | None
         if not block:
-            fields, starts, used = zero_weight(like, 1, self.length or 1)
+            rows = zero_weight(like, 1, self.length or 1)
             real, counts = 0, [0] * len(self.names)
         else:
-            fields, starts, used = gather(block)
+            rows = gather(block)
             real, counts = len(block), block.tokens()
         return SampleBatch(
-            fields=fields,
-            starts=starts,
-            used=used,
+            fields=rows.fields,
+            starts=rows.starts,
+            used=rows.used,
+            sources=rows.sources,
             step=step,
             microbatch=microbatch,
             real_rows=real,

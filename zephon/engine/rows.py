@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,18 +13,35 @@ from zephon.ops.packing.stream import fields_differ
 from zephon.types import Array, Column, IntArray, Ragged
 
 
+class Gathered(NamedTuple):
+    """The values of some elements.
+
+    Args:
+        fields: columns by name.
+        starts: where segments begin in each packed row; None for documents.
+        used: int64[n], tokens of each element before its padding.
+        sources: int64, the dataset of each segment in row-major order; None for documents.
+    """
+
+    fields: dict[str, Column]
+    starts: Ragged | None
+    used: IntArray
+    sources: IntArray | None
+
+
 class RowBuffer:
-    """Packed rows copied together in order. It does not say which datasets their segments are from.
+    """Packed rows copied together in order.
 
     Args:
         fields: arrays [rows, length] by name.
         starts: where segments begin in each row.
+        sources: the dataset of each segment, in row-major order.
         used: int64[rows], tokens before the padding.
         counts: int64[rows, datasets], each row's tokens by dataset.
     """
 
-    def __init__(self, fields: dict[str, Array], starts: Ragged, used: IntArray, counts: IntArray) -> None:
-        self.fields, self.starts, self.used, self.counts = fields, starts, used, counts
+    def __init__(self, fields: dict[str, Array], starts: Ragged, sources: IntArray, used: IntArray, counts: IntArray) -> None:
+        self.fields, self.starts, self.sources, self.used, self.counts = fields, starts, sources, used, counts
         sums = np.zeros((len(counts) + 1, counts.shape[1]), np.int64)
         np.cumsum(counts, axis=0, out=sums[1:])
         # Before each row, and after the last: plain numbers, since they are asked for one by one.
@@ -36,7 +53,7 @@ class RowBuffer:
 
     def block(self, first: int, last: int) -> Block:
         """Some of the rows as a block."""
-        part = Part(dict(self.fields), np.empty(0, np.int64), self.starts, self.used)
+        part = Part(dict(self.fields), self.sources, self.starts, self.used)
         return Block([part], np.zeros(last - first, np.int64), np.arange(first, last), self.counts[first:last])
 
 
@@ -56,12 +73,13 @@ class RowSlice:
         """Tokens of all rows together, by dataset."""
         return self._tokens
 
-    def gather(self) -> tuple[dict[str, Column], Ragged, IntArray]:
-        """Fields, segment starts and used lengths, as views."""
+    def gather(self) -> Gathered:
+        """The rows' values, as views."""
         buffer, first, last = self.buffer, self.first, self.last
-        begin = buffer.edges[first]
-        starts = Ragged(buffer.starts.values[begin : buffer.edges[last]], buffer.starts.offsets[first : last + 1] - begin)
-        return {name: array[first:last] for name, array in buffer.fields.items()}, starts, buffer.used[first:last]
+        begin, end = buffer.edges[first], buffer.edges[last]
+        starts = Ragged(buffer.starts.values[begin:end], buffer.starts.offsets[first : last + 1] - begin)
+        fields: dict[str, Column] = {name: array[first:last] for name, array in buffer.fields.items()}
+        return Gathered(fields, starts, buffer.used[first:last], buffer.sources[begin:end])
 
 
 def collect(block: Block) -> RowBuffer:
@@ -73,7 +91,16 @@ def collect(block: Block) -> RowBuffer:
     fields = {name: _scattered([part.fields[name] for part in block.parts], edges, numbers) for name in block.parts[0].fields}
     used = np.concatenate([part.used for part in block.parts if part.used is not None])[numbers]
     starts = Ragged.joined([part.starts for part in block.parts if part.starts is not None]).take(numbers)
-    return RowBuffer(fields, starts, used, block.counts)
+    return RowBuffer(fields, starts, _sources(block, numbers), used, block.counts)
+
+
+def _sources(block: Block, numbers: IntArray) -> IntArray:
+    """The dataset of each segment of the rows with these numbers."""
+    if block.counts.shape[1] == 1:
+        segments = [part.starts.lengths() for part in block.parts if part.starts is not None]
+        return np.zeros(int(np.concatenate(segments)[numbers].sum()), np.int64)
+    owners = [Ragged(part.datasets, part.starts.offsets) for part in block.parts if part.starts is not None]
+    return Ragged.joined(owners).take(numbers).values
 
 
 def _scattered(columns: list[Any], edges: IntArray, numbers: IntArray) -> Array:
@@ -94,8 +121,8 @@ def _scattered(columns: list[Any], edges: IntArray, numbers: IntArray) -> Array:
     return out
 
 
-def gather(block: Block | RowSlice) -> tuple[dict[str, Column], Ragged | None, IntArray]:
-    """Copies a block's elements out of its parts: fields, segment starts, used lengths.
+def gather(block: Block | RowSlice) -> Gathered:
+    """Copies a block's elements out of its parts.
 
     Raises:
         DataError: packed rows that do not all have the same fields.
@@ -104,7 +131,7 @@ def gather(block: Block | RowSlice) -> tuple[dict[str, Column], Ragged | None, I
         return block.gather()
     places = list(zip(block.part.tolist(), block.row.tolist(), strict=True))
     if block.parts[0].starts is None:
-        return _documents(block, places), None, block.used()
+        return Gathered(_documents(block, places), None, block.used(), None)
     fields: dict[str, Column] = {}
     names = set(block.parts[0].fields)
     for part in block.parts:
@@ -117,13 +144,14 @@ def gather(block: Block | RowSlice) -> tuple[dict[str, Column], Ragged | None, I
         for i, (number, row) in enumerate(places):
             out[i] = block.parts[number].fields[name][row]
         fields[name] = out
-    segments = []
+    segments, sources = [], []
     for number, row in places:
         starts = _starts(block, number)
-        segments.append(starts.values[starts.offsets[row] : starts.offsets[row + 1]])
+        segments.append(starts[row])
+        sources.append(block.parts[number].datasets[starts.offsets[row] : starts.offsets[row + 1]])
     offsets = np.zeros(len(places) + 1, np.int64)
     np.cumsum([len(segment) for segment in segments], out=offsets[1:])
-    return fields, Ragged(np.concatenate(segments), offsets), block.used()
+    return Gathered(fields, Ragged(np.concatenate(segments), offsets), block.used(), np.concatenate(sources))
 
 
 def _documents(block: Block, places: list[tuple[int, int]]) -> dict[str, Column]:
@@ -147,7 +175,7 @@ def _starts(block: Block, part: int) -> Ragged:
     return starts
 
 
-def zero_weight(like: Mapping[str, Column] | None, rows: int, length: int) -> tuple[dict[str, Column], Ragged, IntArray]:
+def zero_weight(like: Mapping[str, Column] | None, rows: int, length: int) -> Gathered:
     """Rows of padding only, for a rank that runs more forwards than it owns sequences.
 
     Args:
@@ -157,4 +185,5 @@ def zero_weight(like: Mapping[str, Column] | None, rows: int, length: int) -> tu
     for name, column in (like or {}).items():
         shaped = isinstance(column, np.ndarray)
         fields[name] = np.zeros((rows, *column.shape[1:]), column.dtype) if shaped else [None] * rows  # type: ignore[union-attr]
-    return fields, Ragged(np.zeros(rows, np.int32), np.arange(rows + 1)), np.zeros(rows, np.int64)
+    starts = Ragged(np.zeros(rows, np.int32), np.arange(rows + 1))
+    return Gathered(fields, starts, np.zeros(rows, np.int64), np.zeros(rows, np.int64))

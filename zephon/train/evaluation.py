@@ -78,7 +78,10 @@ class Evaluation:
         for rows in steps:
             if any(session.membership.exchange(leaving())):
                 return None
-            losses += [float(session.sums(part)[1]) for part in rows.to(session.membership.device).split(size)]
+            losses += [
+                float(session.losses(part)[1].sum(dtype=torch.float64))
+                for part in rows.to(session.membership.device).split(size)
+            ]
         gathered = session.membership.exchange_data_parallel(losses)
         return Result(loss=math.fsum(loss for rank in gathered for loss in rank) / self._tokens, tokens=self._tokens)
 

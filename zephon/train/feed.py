@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import torch
 
+from zephon.batch import SampleBatch
 from zephon.cursor import SavedState
 from zephon.errors import ConfigError, ZephonError
 from zephon.io import Dataset
@@ -18,8 +20,8 @@ from zephon.run.ledger import sequence_digest
 from zephon.spec.experiment import RunSpec
 from zephon.train.distributed import Membership
 from zephon.train.session import Job
-from zephon.train.step import StepBatch, TokenRows, concatenate
-from zephon.types import Counts, DropSummary, sum_by_reason
+from zephon.train.step import Packed, StepBatch, TokenRows, concatenate
+from zephon.types import IGNORE_INDEX, Counts, DropSummary, sum_by_reason
 
 
 def job_for(
@@ -117,18 +119,21 @@ class PipelineFeed:
             parts: list[TokenRows] = []
             digests: dict[int, bytes] = {}
             tokens: dict[str, int] = {}
+            trained: dict[str, int] = {}
+            packed = Packed()
             dropped: list[tuple[int, DropSummary]] = []
             step = 0
             for batch in batches:
                 step = batch.step
-                tensors = batch.to_training(return_labels=True, document_mask_loss=True)  # as attention is masked
-                rows = TokenRows(input_ids=tensors["input_ids"], labels=tensors["labels"], positions=tensors.get("positions"))
+                rows = _rows_of(batch)
                 _, first, last = plan[batch.microbatch[0]]
                 parts.append(rows.padded(last - first))  # where a lane has ended, its slots stay in their places
                 for slot, row in zip(batch.slots.tolist(), np.asarray(batch.fields["input_ids"]), strict=False):
                     digests[slot] = sequence_digest(row)
-                for name, count in batch.tokens.items():
+                for (name, count), labels in zip(batch.tokens.items(), _trained(rows, len(batch.tokens)), strict=True):
                     tokens[name] = tokens.get(name, 0) + count
+                    trained[name] = trained.get(name, 0) + labels
+                packed += _packed(batch)
                 lane = int(batch.slots[0]) // self._per_lane if batch.real_rows else -1
                 dropped += [(lane, summary) for summary in batch.dropped]
             yield StepBatch(
@@ -137,12 +142,34 @@ class PipelineFeed:
                 digests=digests,
                 state=self._pipeline.checkpoint(),
                 by_dataset=tokens,
+                trained=trained,
+                packed=packed,
                 # Ranks that share a lane all read it and drop the same documents; the one with its first slot reports them.
                 dropped=sum_by_reason(summary for lane, summary in dropped if lane * self._per_lane in digests),
             )
 
     def close(self) -> None:
         self._pipeline.close()
+
+
+def _rows_of(batch: SampleBatch) -> TokenRows:
+    tensors = batch.to_training(return_labels=True, document_mask_loss=True)  # as attention is masked
+    datasets = torch.from_numpy(np.ascontiguousarray(batch.datasets()[:, 1:]))
+    positions = tensors.get("positions")
+    return TokenRows(input_ids=tensors["input_ids"], labels=tensors["labels"], positions=positions, datasets=datasets)
+
+
+def _trained(rows: TokenRows, datasets: int) -> list[int]:
+    """Trained labels of each dataset."""
+    assert rows.datasets is not None
+    counts: list[int] = torch.bincount(rows.datasets[rows.labels != IGNORE_INDEX], minlength=datasets).tolist()
+    return counts
+
+
+def _packed(batch: SampleBatch) -> Packed:
+    ids, n = np.asarray(batch.fields["input_ids"]), batch.real_rows
+    segments = 0 if batch.starts is None else int(batch.starts.offsets[n] - batch.starts.offsets[0])
+    return Packed(n, segments, n * ids.shape[1] - int(batch.used[:n].sum()))
 
 
 def _calibration(run: RunDir, pipeline: Pipeline, membership: Membership) -> Counts:

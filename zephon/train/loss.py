@@ -7,7 +7,8 @@ next few: forward and backward of the output layer in one pass, with the same mu
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +20,8 @@ from zephon.types import IGNORE_INDEX
 CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 27}  # logits held at a time
 
 
-def loss_sums(logits: Tensor, labels: Tensor, *, z_loss: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Sums over the trained tokens, to be divided by the count of the whole step.
+def token_losses(logits: Tensor, labels: Tensor, *, z_loss: float = 0.0) -> tuple[Tensor, Tensor]:
+    """What is minimised, summed over the trained tokens and to be divided by the count of the whole step; and each one's loss.
 
     Args:
         logits: [..., V].
@@ -28,18 +29,18 @@ def loss_sums(logits: Tensor, labels: Tensor, *, z_loss: float = 0.0) -> tuple[T
         z_loss: weight of log(Z)^2, which keeps the logits from drifting.
 
     Returns:
-        (what is minimised, cross entropy alone), float32 scalars; equal without z-loss.
+        (what is minimised, a float32 scalar; cross entropy alone, float32 [...], 0 where nothing is trained).
     """
     flat, target = logits.float().flatten(0, -2), labels.flatten()
-    entropy = F.cross_entropy(flat, target, ignore_index=IGNORE_INDEX, reduction="sum")
-    if not z_loss:
-        return entropy, entropy
-    drift = flat.logsumexp(-1).square().masked_fill(target == IGNORE_INDEX, 0.0).sum()
-    return entropy + z_loss * drift, entropy
+    entropies = F.cross_entropy(flat, target, ignore_index=IGNORE_INDEX, reduction="none")
+    minimised = entropies.sum()
+    if z_loss:
+        minimised = minimised + z_loss * flat.logsumexp(-1).square().masked_fill(target == IGNORE_INDEX, 0.0).sum()
+    return minimised, entropies.detach().view_as(labels)
 
 
 def head_loss(hidden: Tensor, weight: Tensor, labels: Tensor, *, z_loss: float = 0.0) -> tuple[Tensor, Tensor]:
-    """``loss_sums`` of the logits ``hidden @ weight.T``, within rounding, in little memory.
+    """``token_losses`` of the logits ``hidden @ weight.T``, within rounding, in little memory.
 
     Args:
         hidden: [B, T, D], what the last norm gave.
@@ -47,13 +48,45 @@ def head_loss(hidden: Tensor, weight: Tensor, labels: Tensor, *, z_loss: float =
         labels: int64 [B, T].
     """
     if isinstance(weight, DTensor):  # tensor-parallel heads keep PyTorch's own path
-        return loss_sums(F.linear(hidden, weight), labels, z_loss=z_loss)
+        return token_losses(F.linear(hidden, weight), labels, z_loss=z_loss)
     kind = hidden.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-    minimised, entropy = _HeadLoss.apply(  # type: ignore[no-untyped-call]
+    minimised, entropies = _HeadLoss.apply(  # type: ignore[no-untyped-call]
         hidden.flatten(0, 1), weight, labels.flatten(), z_loss, dtype
     )
-    return minimised, entropy
+    return minimised, entropies.view_as(labels)
+
+
+class DatasetLoss(NamedTuple):
+    """The cross entropy of a dataset's trained tokens in one step, summed, and how many these are."""
+
+    total: float
+    tokens: int
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.tokens
+
+
+def dataset_losses(trained: Mapping[str, int], sums: Sequence[float]) -> dict[str, DatasetLoss]:
+    """By name; without datasets of which no token is trained."""
+    return {name: DatasetLoss(total, count) for (name, count), total in zip(trained.items(), sums, strict=True) if count}
+
+
+def sums_by_dataset(entropies: Tensor, datasets: Tensor | None, count: int) -> Tensor:
+    """float64 [1 + count]: the sum of all losses, then that of each dataset.
+
+    Args:
+        entropies: [B, T], 0 where nothing is trained.
+        datasets: integers [B, T], each label's dataset; None with a count of 0.
+        count: how many datasets there are.
+    """
+    sums = entropies.new_zeros(1 + count, dtype=torch.float64)
+    losses = entropies.flatten().double()
+    sums[0] = losses.sum()
+    if datasets is not None and count:
+        sums[1:].index_add_(0, datasets.flatten(), losses)
+    return sums
 
 
 class _HeadLoss(torch.autograd.Function):
@@ -65,24 +98,24 @@ class _HeadLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         wanted = any(ctx.needs_input_grad)
         low, head = hidden.to(dtype), weight.to(dtype)
-        sums = hidden.new_zeros(2, dtype=torch.float32)
+        minimised = hidden.new_zeros((), dtype=torch.float32)
+        entropies = hidden.new_zeros(len(hidden), dtype=torch.float32)
         to_hidden = torch.empty_like(low) if wanted else None
         to_weight = torch.zeros_like(weight, dtype=torch.float32) if wanted else None
         size = max(1, CHUNK_ELEMENTS.get(hidden.device.type, 1 << 22) // len(weight))
         with torch.autocast(hidden.device.type, enabled=False):
             for begin in range(0, len(hidden), size):
                 part, target = low[begin : begin + size], labels[begin : begin + size]
-                sums_part, gradient = _chunk(part @ head.T, target, z_loss, wanted=wanted)
-                sums += sums_part
+                share, entropies[begin : begin + size], gradient = _chunk(part @ head.T, target, z_loss, wanted=wanted)
+                minimised += share
                 if to_hidden is not None and to_weight is not None:
                     gradient = gradient.to(dtype)
                     torch.mm(gradient, head, out=to_hidden[begin : begin + size])
                     to_weight += gradient.T @ part
         ctx.save_for_backward(to_hidden, to_weight)
         ctx.hidden_dtype, ctx.weight_dtype = hidden.dtype, weight.dtype
-        minimised, entropy = sums[0].clone(), sums[1].clone()
-        ctx.mark_non_differentiable(entropy)
-        return minimised, entropy
+        ctx.mark_non_differentiable(entropies)
+        return minimised, entropies
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -91,18 +124,21 @@ class _HeadLoss(torch.autograd.Function):
         return (to_hidden * scale).to(ctx.hidden_dtype), (to_weight * scale).to(ctx.weight_dtype), None, None, None
 
 
-def _chunk(logits: Tensor, target: Tensor, z_loss: float, *, wanted: bool) -> tuple[Tensor, Tensor]:
-    """((minimised, entropy) summed, gradient of the first by the logits) of a few tokens; reuses the logits' memory."""
+def _chunk(logits: Tensor, target: Tensor, z_loss: float, *, wanted: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """(minimised, summed; each token's cross entropy; gradient of the first by the logits) of a few tokens; reuses the logits'
+    memory."""
     logits = logits.float()
     trained, place = target != IGNORE_INDEX, target.clamp(min=0)[:, None]
     picked, highest = logits.gather(-1, place)[:, 0], logits.amax(-1)
     logits.sub_(highest[:, None]).exp_()
     total = logits.sum(-1)
     normaliser = highest + total.log()
-    entropy = ((normaliser - picked) * trained).sum()
-    minimised = entropy + z_loss * (normaliser.square() * trained).sum() if z_loss else entropy
+    entropies = (normaliser - picked) * trained
+    minimised = entropies.sum()
+    if z_loss:
+        minimised = minimised + z_loss * (normaliser.square() * trained).sum()
     if wanted:
         # d entropy / d logits = softmax - one_hot;   d log(Z)^2 / d logits = 2 log(Z) softmax
         share = (1.0 + 2.0 * z_loss * normaliser) * trained / total
         logits.mul_(share[:, None]).scatter_add_(-1, place, -trained.float()[:, None])
-    return torch.stack((minimised, entropy)), logits
+    return minimised, entropies, logits

@@ -8,49 +8,16 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NotRequired, Protocol, TypedDict
+from typing import Protocol
 
 from zephon.run.directory import TENSORBOARD, RunDir
+from zephon.run.metrics import StepValues
 from zephon.run.progress import Progress, write_progress
 from zephon.spec.experiment import RunSpec
 from zephon.train.trackers import Scalars, mlflow, wandb
 
 PROGRESS_INTERVAL_S, FAR_PROGRESS_INTERVAL_S = 0.1, 3.0
 PACE_STEPS = 32  # the time left follows from as many of the newest steps
-
-
-class StepValues(TypedDict):
-    """The metrics of one step, as a line of metrics.jsonl and the trackers have them; seconds are the host's.
-
-    Args:
-        skipped: why the weights did not change, or None.
-        dropped: how many documents were dropped on the way to the step.
-        shares: each dataset's part of the step's tokens.
-        seconds: of the whole step, and by phase.
-        memory: bytes, see usage.py.
-        save_s: seconds that the newest save took, of its own process; a save in the background costs training less.
-        mfu: the share of the device's peak, where the peak is known.
-        eval_loss, eval_tokens: where the step ended with an evaluation.
-    """
-
-    world_size: int
-    generation: int
-    loss: float
-    digest: str
-    grad_norm: float
-    lr: float
-    tokens: int
-    total_tokens: int
-    tokens_per_s: float
-    skipped: str | None
-    dropped: int
-    shares: dict[str, float]
-    seconds: dict[str, float]
-    memory: dict[str, int]
-    save_s: NotRequired[float]
-    mfu: NotRequired[float]
-    eval_loss: NotRequired[float]
-    eval_tokens: NotRequired[int]
 
 
 class Sink(Protocol):

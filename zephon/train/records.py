@@ -13,12 +13,12 @@ from zephon.run import metrics as metrics_file
 from zephon.run.data_end import DataEnd, write_data_end
 from zephon.run.directory import RunDir
 from zephon.run.ledger import Ledger, step_digest
-from zephon.run.metrics import MetricsFile
+from zephon.run.metrics import MetricsFile, StepValues
 from zephon.run.mirror import Mirror
 from zephon.run.progress import drain_warning
 from zephon.spec.experiment import RunSpec
 from zephon.train.evaluation import Result
-from zephon.train.metrics import StepValues, sinks
+from zephon.train.metrics import sinks
 from zephon.train.session import Session, Update
 from zephon.train.step import GlobalStep
 from zephon.train.usage import memory
@@ -116,6 +116,7 @@ def measured(session: Session, step: GlobalStep, update: Update, *, digest: str,
         phases["backward"] = max(0.0, phases.pop("gradients") - phases["forward"])
     speed = step.tokens / seconds
     values: StepValues = {
+        "time": time.time(),
         "world_size": session.membership.process.size,
         "generation": generation,
         "loss": update.loss,
@@ -128,6 +129,9 @@ def measured(session: Session, step: GlobalStep, update: Update, *, digest: str,
         "skipped": update.skipped,
         "dropped": sum(summary.count for summary in step.dropped),
         "shares": shares(step.by_dataset),
+        "dataset_loss": {name: loss.mean for name, loss in update.datasets.items()},
+        "dataset_tokens": {name: loss.tokens for name, loss in update.datasets.items()},
+        "packed": {"rows": step.packed.rows, "segments": step.packed.segments, "padding": step.packed.padding},
         "seconds": {"step": seconds, **phases},
         "memory": memory(session.membership.device),
     }

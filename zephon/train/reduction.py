@@ -36,25 +36,33 @@ from zephon.train.step import TokenRows
 Sums = Callable[[TokenRows], tuple[Tensor, Tensor]]
 
 
+def gradients(spec: RunSpec, model: nn.Module, sums: Sums, rows: TokenRows, *, tokens: int, membership: Membership) -> Tensor:
+    """``default_gradients`` or ``canonical_gradients``, as the experiment says."""
+    if spec.trainer.reduction == "canonical":
+        return canonical_gradients(model, sums, rows, tokens=tokens, block=block_size(spec), membership=membership)
+    microbatch = spec.trainer.microbatch_size
+    return default_gradients(model, sums, rows, tokens=tokens, microbatch=microbatch, membership=membership)
+
+
 def default_gradients(
     model: nn.Module, sums: Sums, rows: TokenRows, *, tokens: int, microbatch: int, membership: Membership
 ) -> Tensor:
-    """Puts the gradient of (sum of losses / tokens) into ``.grad`` and returns the loss, a float64 scalar.
+    """Puts the gradient of (sum of losses / tokens) into ``.grad`` and returns the sums of losses, float64 [k].
 
     Args:
-        sums: forward of some rows: (what is minimised, cross entropy), each summed over trained tokens.
+        sums: forward of some rows: (what is minimised, summed over trained tokens; [k] sums of cross entropy).
         rows: this rank's sequences; their number is the same on all ranks.
         tokens: trained tokens of the whole step, at least 1.
         microbatch: rows in one forward.
     """
-    loss = torch.zeros((), dtype=torch.float64, device=membership.device)
+    losses = []
     parts = rows.split(microbatch)
     for index, part in enumerate(parts):
         with reducing(model, last=index == len(parts) - 1):
             minimised, entropy = sums(part)
             (minimised / tokens).backward()  # type: ignore[no-untyped-call]
-            loss += entropy.detach()
-    return membership.sum(loss) / tokens
+            losses.append(entropy.detach().double().reshape(-1))
+    return membership.sum(torch.stack(losses).sum(0))
 
 
 def canonical_gradients(
@@ -66,14 +74,16 @@ def canonical_gradients(
     def leaf(part: TokenRows) -> Tensor:
         minimised, entropy = sums(part)
         gradients = torch.autograd.grad(minimised, parameters)
-        return torch.cat([g.reshape(-1).float() for g in gradients] + [entropy.detach().reshape(1)])
+        return torch.cat([g.reshape(-1).float() for g in gradients] + [entropy.detach().float().reshape(-1)])
 
-    total = add_over_ranks(tree_sum(rows.split(block), leaf), membership) / tokens
+    total = add_over_ranks(tree_sum(rows.split(block), leaf), membership)
+    size = sum(p.numel() for p in parameters)
+    losses, gradient = total[size:].double(), total[:size].div_(tokens)
     begin = 0
     for parameter in parameters:
-        parameter.grad = total[begin : begin + parameter.numel()].view_as(parameter)
+        parameter.grad = gradient[begin : begin + parameter.numel()].view_as(parameter)
         begin += parameter.numel()
-    return total[-1].double()
+    return losses
 
 
 def tree_sum(parts: list[TokenRows], leaf: Callable[[TokenRows], Tensor]) -> Tensor:

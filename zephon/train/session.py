@@ -15,7 +15,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.distributed as dist
@@ -34,6 +34,7 @@ from zephon.spec.experiment import RunSpec
 from zephon.train import checkpoint, ddp, optim, reduction, tensor, usage
 from zephon.train.distributed import Membership
 from zephon.train.hf import start_from
+from zephon.train.loss import DatasetLoss, dataset_losses, sums_by_dataset
 from zephon.train.metrics import Clock
 from zephon.train.model import Decoder, assign, initialise, parameter_count
 from zephon.train.schedule import learning_rate
@@ -82,12 +83,14 @@ class Update:
 
     Args:
         skipped: why the weights did not change, or None.
+        datasets: what each dataset's trained tokens cost, where there are some.
         bad: whether the reason is the loss or the gradient, so that ``trainer.nonfinite`` decides how to go on.
     """
 
     loss: float
     norm: float
     rate: float
+    datasets: dict[str, DatasetLoss] = field(default_factory=dict)
     skipped: str | None = None
     bad: bool = False
 
@@ -155,12 +158,13 @@ class Session:
             why = "no token of the global batch is trained" if step.tokens == 0 else "skipped after a rollback"
             return self._done(step, Update(loss=0.0, norm=0.0, rate=rate, skipped=why))
         with self.clock("gradients"):
-            loss = self._gradients(step.rows.to(self.membership.device), step.tokens)
+            sums = self._gradients(step)
         with self.clock("optimizer"):
             norm = optim.gradient_norm(self.module)
-            update = Update(loss=float(loss), norm=float(norm), rate=rate)
-            problem = self._problem(update)
-            if problem is not None:
+            loss, *losses = sums.tolist()
+            datasets = dataset_losses(step.trained, losses)
+            update = Update(loss=loss / step.tokens, norm=float(norm), rate=rate, datasets=datasets)
+            if (problem := self._problem(update)) is not None:
                 self.optimizer.zero_grad(set_to_none=True)
                 return self._done(step, replace(update, skipped=problem, bad=True))
             if spec.optimizer.clip is not None:
@@ -243,25 +247,22 @@ class Session:
         by_lane = sorted(itertools.chain.from_iterable(gathered), key=operator.itemgetter(0))
         return sum_by_reason(summary for _, summary in by_lane)
 
-    def _gradients(self, rows: TokenRows, tokens: int) -> Tensor:
-        trainer = self.spec.trainer
-        if trainer.reduction == "canonical":
-            block = reduction.block_size(self.spec)
-            return reduction.canonical_gradients(
-                self.model, self.sums, rows, tokens=tokens, block=block, membership=self.membership
-            )
-        size = trainer.microbatch_size
-        return reduction.default_gradients(
-            self.model, self.sums, rows, tokens=tokens, microbatch=size, membership=self.membership
-        )
+    def _gradients(self, step: GlobalStep) -> Tensor:
+        """Sums of losses over the global batch, float64 [1 + datasets]: of all tokens, then of each dataset's."""
 
-    def sums(self, rows: TokenRows) -> tuple[Tensor, Tensor]:
-        with (
-            self.clock("forward"),
-            torch.autocast(self.membership.device.type, torch.bfloat16, enabled=self.spec.trainer.precision == "bfloat16"),
-        ):
-            minimised, entropy = self.model(rows.input_ids, rows.positions, rows.labels, self.spec.optimizer.z_loss)
-        return minimised, entropy
+        def sums(part: TokenRows) -> tuple[Tensor, Tensor]:
+            minimised, entropies = self.losses(part)
+            return minimised, sums_by_dataset(entropies, part.datasets, len(step.trained))
+
+        rows = step.rows.to(self.membership.device)
+        return reduction.gradients(self.spec, self.model, sums, rows, tokens=step.tokens, membership=self.membership)
+
+    def losses(self, rows: TokenRows) -> tuple[Tensor, Tensor]:
+        """Forward of some rows: (what is minimised, summed over trained tokens; cross entropy [n, T], 0 elsewhere)."""
+        low = self.spec.trainer.precision == "bfloat16"
+        with self.clock("forward"), torch.autocast(self.membership.device.type, torch.bfloat16, enabled=low):
+            minimised, entropies = self.model(rows.input_ids, rows.positions, rows.labels, self.spec.optimizer.z_loss)
+        return minimised, entropies
 
     def _problem(self, update: Update) -> str | None:
         """Why an update must not reach the weights; the same on every rank, since loss and norm are."""

@@ -9,9 +9,9 @@ in the same step, and every rank holds the loader state of every lane, also of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -25,11 +25,15 @@ from zephon.types import IGNORE_INDEX, DropSummary, sum_by_reason
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRows:
-    """Some sequences: inputs and labels int64 [n, T], positions int64 [n, T] restarting per document, or None."""
+    """Some sequences: inputs and labels int64 [n, T], positions int64 [n, T] restarting per document, or None.
+
+    ``datasets``: int32 [n, T], each label's dataset as a place in ``StepBatch.trained``, or None.
+    """
 
     input_ids: Tensor
     labels: Tensor
     positions: Tensor | None = None
+    datasets: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -48,11 +52,8 @@ class TokenRows:
         more = rows - len(self)
         if more <= 0:
             return self
-        return TokenRows(
-            input_ids=F.pad(self.input_ids, (0, 0, 0, more)),
-            labels=F.pad(self.labels, (0, 0, 0, more), value=IGNORE_INDEX),
-            positions=None if self.positions is None else F.pad(self.positions, (0, 0, 0, more)),
-        )
+        padded = self._map(lambda t: F.pad(t, (0, 0, 0, more)))
+        return replace(padded, labels=F.pad(self.labels, (0, 0, 0, more), value=IGNORE_INDEX))
 
     def to(self, device: torch.device) -> TokenRows:
         return self._map(lambda t: t.to(device, non_blocking=True))
@@ -61,8 +62,26 @@ class TokenRows:
         return self._map(lambda t: t[begin:end])
 
     def _map(self, f: Callable[[Tensor], Tensor]) -> TokenRows:
-        positions = None if self.positions is None else f(self.positions)
-        return TokenRows(input_ids=f(self.input_ids), labels=f(self.labels), positions=positions)
+        return TokenRows(
+            input_ids=f(self.input_ids),
+            labels=f(self.labels),
+            positions=None if self.positions is None else f(self.positions),
+            datasets=None if self.datasets is None else f(self.datasets),
+        )
+
+
+class Packed(NamedTuple):
+    """What rows are packed from: ``segments`` are documents or pieces of them, ``padding`` is in tokens."""
+
+    rows: int = 0
+    segments: int = 0
+    padding: int = 0
+
+    def __add__(self, other: object) -> Packed:
+        return Packed(*map(sum, zip(self, other, strict=True))) if isinstance(other, Packed) else NotImplemented
+
+
+NOTHING_PACKED = Packed()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +94,8 @@ class StepBatch:
         digests: SHA-256 of each sequence by its slot in the global batch.
         state: this rank's loader state after the step.
         by_dataset: tokens of each dataset, where the loader reports them.
+        trained: labels of each dataset that are trained, in the order of ``rows.datasets``.
+        packed: what its rows are packed from.
         dropped: documents dropped, of lanes that this rank reports, so that all ranks together name each document once.
     """
 
@@ -83,6 +104,8 @@ class StepBatch:
     digests: dict[int, bytes]
     state: SavedState
     by_dataset: dict[str, int] = field(default_factory=dict)
+    trained: dict[str, int] = field(default_factory=dict)
+    packed: Packed = NOTHING_PACKED
     dropped: tuple[DropSummary, ...] = ()
 
 
@@ -115,6 +138,8 @@ class RankReport:
     digests: dict[int, bytes] = field(default_factory=dict)
     lanes: dict[int, bytes] = field(default_factory=dict)
     by_dataset: dict[str, int] = field(default_factory=dict)
+    trained: dict[str, int] = field(default_factory=dict)
+    packed: Packed = NOTHING_PACKED
     dropped: tuple[DropSummary, ...] = ()
     drain: bool = False
     error: ZephonError | None = None
@@ -129,6 +154,7 @@ class GlobalStep:
         tokens: trained tokens of the step over all ranks.
         digests: of all sequences of the global batch, in slot order.
         state: the loader state after the step, with the lanes of all ranks.
+        by_dataset, trained, packed: of StepBatch, added up over all ranks.
         dropped: documents dropped on the way to this step, by reason.
         drain: whether a rank was asked to leave after this step.
     """
@@ -139,6 +165,8 @@ class GlobalStep:
     digests: list[bytes]
     state: SavedState
     by_dataset: dict[str, int]
+    trained: dict[str, int]
+    packed: Packed
     dropped: tuple[DropSummary, ...]
     drain: bool
 
@@ -153,6 +181,8 @@ def rank_report(batch: StepBatch | None, *, drain: bool, error: ZephonError | No
         digests=batch.digests,
         lanes=batch.state["lanes"],
         by_dataset=batch.by_dataset,
+        trained=batch.trained,
+        packed=batch.packed,
         dropped=batch.dropped,
         drain=drain,
     )
@@ -190,31 +220,40 @@ def agree(batch: StepBatch | None, reports: Sequence[RankReport]) -> GlobalStep 
             follows="the step would train some rows twice or not at all",
             remedy="resume from the last checkpoint; if it happens again, run `zephon verify` on the run",
         )
-    by_dataset: dict[str, int] = {}
-    for report in reports:
-        for name, count in report.by_dataset.items():
-            by_dataset[name] = by_dataset.get(name, 0) + count
     return GlobalStep(
         step=batch.step,
         rows=batch.rows.padded(max(report.rows for report in reports)),
         tokens=sum(report.tokens for report in reports),
         digests=[digests[slot] for slot in sorted(digests)],
         state={**batch.state, "lanes": {lane: cursor for report in reports for lane, cursor in report.lanes.items()}},
-        by_dataset=dict(sorted(by_dataset.items())),
+        by_dataset=dict(sorted(_summed(report.by_dataset for report in reports).items())),
+        trained=_summed(report.trained for report in reports),
+        packed=sum((report.packed for report in reports), NOTHING_PACKED),
         dropped=sum_by_reason(summary for report in reports for summary in report.dropped),
         drain=any(report.drain for report in reports),
     )
 
 
+def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """By name, in the order of first appearance."""
+    sums: dict[str, int] = {}
+    for part in counts:
+        for name, count in part.items():
+            sums[name] = sums.get(name, 0) + count
+    return sums
+
+
 def concatenate(parts: Sequence[TokenRows]) -> TokenRows:
     """All rows of several microbatches as one."""
-    positions = [part.positions for part in parts]
-    together = torch.cat([p for p in positions if p is not None]) if None not in positions else None
-    return replace(
-        parts[0],
+
+    def together(tensors: list[Tensor | None]) -> Tensor | None:
+        return None if any(t is None for t in tensors) else torch.cat([t for t in tensors if t is not None])
+
+    return TokenRows(
         input_ids=torch.cat([part.input_ids for part in parts]),
         labels=torch.cat([part.labels for part in parts]),
-        positions=together,
+        positions=together([part.positions for part in parts]),
+        datasets=together([part.datasets for part in parts]),
     )
 
 

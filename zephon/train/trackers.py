@@ -33,7 +33,8 @@ class Scalars:
         self._put, self._end, self._service, self._failed = put, end, service, False
 
     def write(self, step: int, values: Mapping[str, object]) -> None:
-        self._guarded(lambda: self._put(dict(_numbers(values)), step))
+        numbers = dict(_numbers({name: value for name, value in values.items() if name != "time"}))  # trackers have their own
+        self._guarded(lambda: self._put(numbers, step))
 
     def close(self) -> None:
         self._guarded(self._end)

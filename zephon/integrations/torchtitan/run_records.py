@@ -14,10 +14,10 @@ from zephon.errors import ConfigError
 from zephon.run import checkpoints, ledger, metrics
 from zephon.run.checkpoints import Marker, Meta, SavedFile, sha256_of
 from zephon.run.directory import RunDir
-from zephon.run.metrics import MetricsFile
+from zephon.run.metrics import MetricsFile, StepValues
 from zephon.run.mirror import Mirror
 from zephon.spec.experiment import RunSpec
-from zephon.train.metrics import ProgressFile, Sink, StepValues
+from zephon.train.metrics import ProgressFile, Sink
 
 
 class RunRecords:
@@ -47,6 +47,7 @@ class RunRecords:
         world = dist.get_world_size()
         same: dict[str, Any] = {"world_size": world, "generation": self._generation, "loss": values.get("loss")}
         rest = {"digest": digest.hex(), "tokens": count, "tokens_per_s": count / seconds, "seconds": {"step": seconds}}
+        rest["time"] = time.time()
         line = cast(StepValues, {"lr": None, **same, **values, **rest})  # TorchTitan measures less than our trainer
         for sink in self._sinks:
             sink.write(step, line)
