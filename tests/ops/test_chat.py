@@ -126,6 +126,23 @@ def test_without_a_template_the_contents_are_joined_as_they_are() -> None:
     assert (written(batch), supervised(batch)) == ("hiyoand?no", "yono")
 
 
+def test_without_a_template_a_list_of_parts_is_its_text_and_what_is_no_text_is_refused() -> None:
+    parts = [{"type": "text", "text": "y"}, "o"]
+    chat = [CHAT[0], {"role": "assistant", "content": parts}, {"role": "user", "content": None}]
+    (batch,) = run([{"messages": chat}], apply_chat_template=False, chat_template=None)
+    assert (written(batch), supervised(batch)) == ("hiyo", "yo")
+    for content in (7, {"text": "x"}, [{"type": "image_url", "image_url": "x"}], [{"type": "text", "text": None}]):
+        with pytest.raises(DataError, match=r"which is no text|not text"):
+            run([{"messages": [CHAT[0], {"role": "assistant", "content": content}]}], apply_chat_template=False)
+
+
+def test_a_template_that_goes_over_the_parts_of_a_content_gets_them() -> None:
+    over = TAGS.replace("{{ m.content }}", "{% for p in m.content %}{{ p.text }}{% endfor %}")
+    chat = [{"role": m["role"], "content": [{"type": "text", "text": m["content"]}]} for m in CHAT]
+    (with_parts,), (plain,) = run([{"messages": chat}], chat_template=over), run([{"messages": CHAT}])
+    assert (written(with_parts), supervised(with_parts)) == (written(plain), supervised(plain))
+
+
 def test_the_mask_has_the_name_that_is_asked_for_and_long_chats_are_cut() -> None:
     (batch,) = run([{"messages": CHAT}], mask_field_out="learn", max_length=22)
     assert written(batch) == "<[user]hi[assistant]yo>[user]and?[assistant]no>"[:22]
@@ -159,6 +176,40 @@ def test_the_tokenizers_own_template_is_used_and_belongs_to_the_fingerprint(tmp_
     assert len(fingerprints) == 2
 
 
+def configured(folder: Path, config: bytes) -> Any:
+    """The op on a GPT-2 definition with this configuration beside it."""
+    (folder / "tokenizer.json").write_bytes(b"\xef\xbb\xbf" + load_tokenizer("gpt2").definition.encode())
+    (folder / "tokenizer_config.json").write_bytes(config)
+    dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"messages": CHAT}])})
+    pipeline = Pipeline(StaticMixtureWorkSource([dataset], shuffle_within_shard=False)).options(runner="inline")
+    return lambda **options: list(pipeline.tokenize_chat(tokenizer_id=str(folder), **options).batch(1))
+
+
+def test_of_named_templates_the_default_is_taken_or_the_choices_are_named(tmp_path: Path) -> None:
+    named = [{"name": "tool_use", "template": "t" + TAGS}, {"name": "default", "template": TAGS}]
+    (default,) = configured(tmp_path, json.dumps({"chat_template": named}).encode())()
+    (chosen,) = configured(tmp_path, json.dumps({"chat_template": named}).encode())(chat_template="tool_use")
+    assert len(chosen.payload["input_ids"][0]) == len(default.payload["input_ids"][0]) + 1
+    named[1]["name"] = "rag"
+    with pytest.raises(ConfigError, match="several chat templates") as caught:
+        configured(tmp_path, json.dumps({"chat_template": named}).encode())()
+    assert caught.value.remedy == "choose one: chat_template= 'tool_use' or 'rag'"
+
+
+def test_a_configuration_with_a_byte_order_mark_is_read_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    good = json.dumps({"chat_template": TAGS}).encode()
+    assert len(configured(tmp_path, b"\xef\xbb\xbf" + good)()) == 1
+    for broken in (good[:-1], b"[]", b"\xff" + good, b'{"chat_template": [1]}'):
+        with pytest.raises(ConfigError, match=r"tokenizer_config\.json cannot be read"):
+            configured(tmp_path, broken)()
+
+
+def test_a_date_that_is_given_stays_and_a_template_that_asks_for_it_is_used() -> None:
+    template = "{% if not date is defined %}{% set date = strftime_now('%Y') %}{% endif %}{{ date }}" + TAGS
+    (batch,) = run([{"messages": CHAT}], chat_template=template, chat_template_kwargs={"date": "2024"})
+    assert written(batch).startswith("2024<")
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "why"),
     [
@@ -167,7 +218,7 @@ def test_the_tokenizers_own_template_is_used_and_belongs_to_the_fingerprint(tmp_
         ([{"text": "hi"}], {}, "no field 'messages'"),
         ([{"messages": turns("a\ufdd0", "b")}], {}, "noncharacter"),
         ([{"messages": CHAT}], {"chat_template": "{{ raise_exception('roles must alternate') }}"}, "roles must alternate"),
-        ([{"messages": CHAT}], {"chat_template": "{{ strftime_now('%Y') }}" + TAGS}, "asks for the time"),
+        ([{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, CHAT[1]]}], {}, "a list of parts"),
         (
             [{"messages": CHAT}],
             {"chat_template": "{{ messages | length }}" + PLAIN},
@@ -186,6 +237,7 @@ def test_a_chat_that_does_not_fit_is_an_error_with_its_address(rows: Any, option
     [
         ({"chat_template": "{% if %}"}, "is not Jinja"),
         ({"chat_template": None}, "no chat template"),
+        ({"chat_template": "{% set day = strftime_now('%d') %}" + TAGS}, r'chat_template_kwargs=\{"day": "26 Jul 2024"\}'),
         ({"chat_template": PLAIN, "span_source": "generation_tags"}, "has no {% generation %}"),
         ({"span_source": "generation_tag"}, "did you mean 'generation_tags'"),
         ({"loss_scope": "last"}, "did you mean 'last_span'"),

@@ -22,6 +22,7 @@ from zephon.spec.experiment import RunSpec
 
 NOT_SET = "(not set)"
 FILES = " (its files)"
+TOKEN_IDS = "tokenizer.id (the ids it gives)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,14 +35,32 @@ class Difference:
     now: object
 
 
-def contract_of(spec: RunSpec, *, parent: Json | None = None, files: Json | None = None) -> Contract:
-    """The contract of a first start; ``files`` as ``listing.listings`` gives them."""
-    fields = {"pinned": spec.fields_of("pinned"), "guarded": spec.fields_of("guarded"), "files": files, "parent": parent}
-    return Contract(**json.loads(json.dumps(fields)))  # tuples become lists, as they do on disk
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What this machine sees of an experiment's data; None for what it does not see.
+
+    Args:
+        files: as ``named.listings`` gives them.
+        token_ids: as of `Contract`.
+    """
+
+    files: Json | None = None
+    token_ids: str | None = None
 
 
-def differences(contract: Contract, spec: RunSpec, *, files: Json | None = None) -> list[Difference]:
-    """All pinned and guarded fields that differ, pinned ones first, by name; then datasets whose files have changed.
+NOTHING_SEEN = Seen()
+
+
+def contract_of(spec: RunSpec, *, parent: Json | None = None, seen: Seen = NOTHING_SEEN) -> Contract:
+    """The contract of a first start."""
+    fields = {"pinned": spec.fields_of("pinned"), "guarded": spec.fields_of("guarded"), "parent": parent}
+    plain = json.loads(json.dumps({**fields, **dataclasses.asdict(seen)}))  # tuples become lists, as they do on disk
+    return Contract(**plain)
+
+
+def differences(contract: Contract, spec: RunSpec, *, seen: Seen = NOTHING_SEEN) -> list[Difference]:
+    """All pinned and guarded fields that differ, pinned ones first, by name; then datasets whose files have changed, and the
+    tokenizer where the same definition now gives other ids.
 
     A contract may be older than a field: then the value is what runs did before the field existed (`RunSpec.assumed`).
     """
@@ -54,7 +73,14 @@ def differences(contract: Contract, spec: RunSpec, *, files: Json | None = None)
             before, after = old.get(field, NOT_SET), new.get(field, NOT_SET)
             if before != after:
                 differing.append(Difference(kind, field, before, after))
-    return differing + _changed_files(contract.files or {}, files or {})
+    return differing + _changed_files(contract.files or {}, seen.files or {}) + _changed_ids(contract, seen)
+
+
+def _changed_ids(contract: Contract, seen: Seen) -> list[Difference]:
+    before, now = contract.token_ids, seen.token_ids
+    if before is None or now is None or before == now:
+        return []
+    return [Difference("pinned", TOKEN_IDS, f"sha256 {before[:12]}", f"sha256 {now[:12]}")]
 
 
 def _changed_files(old: Json, new: Json) -> list[Difference]:
@@ -74,15 +100,15 @@ def check(
     *,
     allow: Sequence[str] = (),
     run: str,
-    files: Json | None = None,
+    seen: Seen = NOTHING_SEEN,
 ) -> list[Difference]:
-    """The guarded differences that ``allow`` permits; ``files`` is the data's present listing, where the launcher sees it.
+    """The guarded differences that ``allow`` permits; ``seen`` is the data as it is now, where the launcher sees it.
 
     Raises:
         ContractError: a pinned field differs, or a guarded one that is not allowed.
         ConfigError: ``allow`` names something that is no guarded field.
     """
-    differing = differences(contract, spec, files=files)
+    differing = differences(contract, spec, seen=seen)
     guarded = spec.fields_of("guarded")
     for name in allow:
         if not any(_covers(name, field) for field in guarded):
@@ -105,11 +131,14 @@ def _covers(name: str, field: str) -> bool:
 def _refusal(refused: list[Difference], run: str) -> ContractError:
     pinned = [d for d in refused if d.kind == "pinned"]
     lines = "; ".join(f"{d.field} is {shown(d.run)} in the run and {shown(d.now)} now" for d in refused)
-    restore = " ".join(f"{d.field}={_plain(d.run)}" for d in refused if d.run != NOT_SET and FILES not in d.field)
+    typed = [d for d in refused if FILES not in d.field and d.field != TOKEN_IDS]
+    restore = " ".join(f"{d.field}={_plain(d.run)}" for d in typed if d.run != NOT_SET)
     names = ",".join(d.field for d in refused)
     files = [d.field.removesuffix(FILES) for d in refused if FILES in d.field]
     ways = [f"restore the files of {', '.join(files)}"] if files else []
-    if len(files) < len(refused):
+    if any(d.field == TOKEN_IDS for d in refused) and not any(d.field == "tokenizer.id" for d in typed):
+        ways.append("restore the tokenizer's definition, or the version of the package tokenizers that the run began with")
+    if typed:
         ways.append(f"restore the value ({restore})" if restore else "leave the field out")
     if not pinned:
         ways.append(f"allow it with allow=[{names}]")

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zephon.errors import ConfigError
-from zephon.fastjson import Json
 from zephon.io.named import listings
 from zephon.launch import contract as contracts
 from zephon.launch.backends.registry import backend, backend_of
@@ -111,10 +110,10 @@ def start(
     if fork is not None:
         spec, parent = _forked(spec, fork)
         check(spec)
-    rundir, files = rundir_of(spec), files_seen(spec)
+    rundir, seen = rundir_of(spec), data_seen(spec)
     with _held(rundir, spec) as lease:
         before = _check_ended(rundir)
-        contract, allowed = _contract(rundir, spec, files, allow, parent)
+        contract, allowed = _contract(rundir, spec, seen, allow, parent)
         check_kept(rundir)
         done = newest_checkpoint(rundir)
         if done >= spec.trainer.steps and not outstanding(spec, rundir, here=backend(spec.scheduler.name).here):
@@ -137,7 +136,7 @@ def start(
             lease.renew()
         attempt = new_attempt(rundir, spec)
         write_environment(rundir, attempt, environment(overrides, choices or {}))
-        if files is not None and not _trained(rundir):
+        if seen.files is not None and not _trained(rundir):
             forget_measures(rundir, contract)
         contracts.record(rundir, contract, spec, allowed, attempt=attempt)
         EventLog(rundir, attempt, "launcher").write("start", nodes=spec.nodes, resumed_at=max(done, 0), sha256=spec.sha256())
@@ -206,37 +205,58 @@ def _finished(rundir: RunDir, spec: RunSpec, done: int) -> Started:
 
 
 def _contract(
-    rundir: RunDir, spec: RunSpec, files: Json | None, allow: Sequence[str], parent: Parent | None
+    rundir: RunDir, spec: RunSpec, seen: contracts.Seen, allow: Sequence[str], parent: Parent | None
 ) -> tuple[Contract, list[contracts.Difference]]:
     """The contract of this start, and what ``allow`` lets through."""
     if not has_contract(rundir):
-        return contracts.contract_of(spec, parent=parent.to_json() if parent else None, files=files), []
+        return contracts.contract_of(spec, parent=parent.to_json() if parent else None, seen=seen), []
     if parent is not None:
         raise _fork_exists(spec.name)
     contract = read_contract(rundir)
-    if files is not None and not _trained(rundir):  # no step depends on the old contract; only a fork's weights do
-        contract = dataclasses.replace(contract, files=files) if contract.parent else contracts.contract_of(spec, files=files)
-    allowed = contracts.check(contract, spec, allow=allow, run=spec.name, files=files)
+    if seen.files is not None and not _trained(rundir):  # no step depends on the old contract; only a fork's weights do
+        if contract.parent:
+            contract = dataclasses.replace(contract, files=seen.files, token_ids=seen.token_ids)
+        else:
+            contract = contracts.contract_of(spec, seen=seen)
+    allowed = contracts.check(contract, spec, allow=allow, run=spec.name, seen=seen)
+    if contract.token_ids is None:  # promised from now on
+        contract = dataclasses.replace(contract, token_ids=seen.token_ids)
     return contract, allowed
 
 
-def files_seen(spec: RunSpec) -> Json | None:
-    """The listing of each dataset; None on a cluster, whose nodes may see other places than this machine.
+def data_seen(spec: RunSpec, *, ids: bool = True) -> contracts.Seen:
+    """What this machine sees of the data; nothing on a cluster, whose nodes may see other places.
+
+    Args:
+        ids: whether to look at the tokenizer, which takes a moment.
 
     Raises:
         ConfigError: data that is not there.
     """
-    return listings(spec.data.datasets) if backend(spec.scheduler.name).here else None
+    if not backend(spec.scheduler.name).here:
+        return contracts.NOTHING_SEEN
+    return contracts.Seen(files=listings(spec.data.datasets), token_ids=_token_ids(spec) if ids else None)
 
 
-def contract_differences(rundir: RunDir, spec: RunSpec, *, files: Json | None = None) -> list[contracts.Difference]:
-    """How a start of ``spec`` would differ from the run, if there is one; ``files`` as ``files_seen`` gives them."""
+def _token_ids(spec: RunSpec) -> str | None:
+    from zephon.ops.tokenizers import load_tokenizer  # the loader, which stop and rescale do not need
+
+    try:
+        return load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend).ids_sha256
+    except ConfigError:  # what is wrong with it is found out with everything else that a worker needs
+        return None
+
+
+def contract_differences(
+    rundir: RunDir, spec: RunSpec, *, seen: contracts.Seen = contracts.NOTHING_SEEN
+) -> list[contracts.Difference]:
+    """How a start of ``spec`` would differ from the run, if there is one; ``seen`` as `data_seen` gives it."""
     if not has_contract(rundir):
         return []
     contract, trained = read_contract(rundir), _trained(rundir)
     if backend(spec.scheduler.name).here and not trained and not contract.parent:
         return []
-    return contracts.differences(contract, spec, files=files if trained else None)
+    return contracts.differences(contract, spec, seen=seen if trained else contracts.NOTHING_SEEN)
 
 
 def _trained(rundir: RunDir) -> bool:
@@ -248,7 +268,7 @@ def _forked(spec: RunSpec, name: str) -> tuple[RunSpec, Parent]:
     parent, child = rundir_of(spec), dataclasses.replace(spec, name=name)
     if has_contract(rundir_of(child)):
         raise _fork_exists(name)
-    changes = tuple(contract_differences(parent, spec, files=files_seen(spec)))
+    changes = tuple(contract_differences(parent, spec, seen=data_seen(spec)))
     return forked(spec, name, parent=parent, changes=changes, run=url_of(child, rundir_of(child)))
 
 

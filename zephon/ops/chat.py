@@ -27,11 +27,11 @@ import numpy as np
 from zephon.errors import ConfigError
 from zephon.io.field import column_of
 from zephon.ops.chat_inside import Crossing, ids_inside
-from zephon.ops.chat_parts import ChatPart, Unrenderable
+from zephon.ops.chat_parts import ChatPart, Unrenderable, text_of
 from zephon.ops.fields import bad_document, with_fields
 from zephon.ops.op import StageOp, free
 from zephon.ops.tokenize import REMEDY, MissingField, missing
-from zephon.ops.tokenizers import Tokenizer
+from zephon.ops.tokenizers import Tokenizer, Unencodable
 from zephon.spec.fields import OnError, Positive
 from zephon.types import Column, Columns, Json, Ragged, Stage
 
@@ -72,7 +72,9 @@ class TokenizeChat(StageOp):
 
     @property
     def _template(self) -> str | None:
-        return self.chat_template or self.tokenizer.chat_template
+        """What was given, by its name among the tokenizer's own or as a whole; else the tokenizer's."""
+        given = self.chat_template
+        return dict(self.tokenizer.chat_templates).get(given, given) if given else self.tokenizer.chat_template
 
     def check(self) -> None:
         super().check()
@@ -80,12 +82,19 @@ class TokenizeChat(StageOp):
             raise ConfigError(f"max_length={self.max_length}", remedy="use at least 2")
         if self.apply_chat_template:
             if self._template is None:
+                names = [name for name, _ in self.tokenizer.chat_templates]
+                if names:
+                    raise ConfigError(
+                        f"tokenizer {self.tokenizer.id!r} has several chat templates and none is called 'default'",
+                        remedy=f"choose one: chat_template= {' or '.join(map(repr, names))}",
+                    )
                 raise ConfigError(
                     f"tokenizer {self.tokenizer.id!r} has no chat template and none was given",
                     remedy="give chat_template=, or apply_chat_template=False to join the contents as they are",
                 )
             renderer = self._renderer
             assert renderer is not None
+            renderer.check_clock()
             if self.span_source == "generation_tags" and not renderer.has_tags:
                 raise ConfigError(
                     "span_source='generation_tags', but the template has no {% generation %}",
@@ -125,6 +134,8 @@ class TokenizeChat(StageOp):
             ids, mask = self._encode(documents)
         except Crossing as error:
             raise bad_document(columns, error.document, str(error), _AT_A_BORDER) from error
+        except Unencodable as error:
+            raise bad_document(columns, self._unencodable(documents), f"field {self.field!r}: {error}", REMEDY) from error
         if self.max_length is not None:
             ids, mask = _cut_to(ids, self.max_length), _cut_to(mask, self.max_length)
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask.values, dtype=np.int64)])
@@ -141,7 +152,7 @@ class TokenizeChat(StageOp):
             raise bad_document(columns, i, what, REMEDY)
         try:
             if renderer is None:
-                parts = [ChatPart(str(m.get("content") or ""), None, m["role"] == "assistant") for m in chat]
+                parts = [ChatPart(text_of(m.get("content")), None, m["role"] == "assistant") for m in chat]
             elif self.span_source == "prefix_difference" or (self.span_source == "auto" and not renderer.has_tags):
                 parts = renderer.by_difference(chat, tools)
             else:
@@ -149,6 +160,15 @@ class TokenizeChat(StageOp):
             return self._scoped(parts, chat)
         except Unrenderable as error:
             raise bad_document(columns, i, f"the chat template cannot take these messages: {error}", REMEDY) from error
+
+    def _unencodable(self, documents: list[list[ChatPart]]) -> int:
+        """The first document with a part that has no ids."""
+        for number, parts in enumerate(documents):
+            try:
+                self._encode([parts])
+            except Unencodable:
+                return number
+        raise AssertionError
 
     def _scoped(self, parts: list[ChatPart], chat: Any) -> list[ChatPart]:
         scope = self.loss_scope or "all_assistant"

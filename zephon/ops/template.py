@@ -7,6 +7,7 @@ template's own spellings are special tokens.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ import jinja2.parser
 import jinja2.sandbox
 
 from zephon.errors import ConfigError
-from zephon.ops.chat_parts import ChatPart, Unrenderable
+from zephon.ops.chat_parts import ChatPart, ContentParts, Unrenderable
 from zephon.ops.tokenizers import Tokenizer
 from zephon.types import Json
 
@@ -62,7 +63,8 @@ class Renderer:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = _no_clock
+        environment.globals["strftime_now"] = self._no_clock
+        self._dates = re.findall(r"set\s+(\w+)\s*=\s*strftime_now", template)
         try:
             self._template = environment.from_string(template)
         except jinja2.TemplateSyntaxError as error:
@@ -84,6 +86,12 @@ class Renderer:
         self._special = re.compile("|".join(map(re.escape, longest))) if longest else None
         inner = [re.escape(spelling) for spelling in longest if len(spelling) > 1]
         self._inside = re.compile("|".join(inner)) if inner else None
+
+    def check_clock(self) -> None:
+        """Raises ConfigError where the template asks for today's date of a short chat."""
+        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        with contextlib.suppress(Unrenderable):
+            self._render(chat, None, prompt=False)
 
     def by_tags(self, chat: Sequence[Json], tools: object) -> list[ChatPart]:
         """Spans from ``{% generation %}``."""
@@ -140,6 +148,15 @@ class Renderer:
         except (jinja2.TemplateError, TypeError, AttributeError, KeyError, IndexError) as error:
             raise Unrenderable(f"{type(error).__name__}: {error}") from error
 
+    def _no_clock(self, *_: object) -> None:
+        names = self._dates or ["date_string"]
+        raise ConfigError(
+            "the chat template asks for today's date (strftime_now)",
+            follows="the same document would be another one tomorrow",
+            remedy=f'give it a date that stays: chat_template_kwargs={{"{names[0]}": "26 Jul 2024"}}, if the template asks '
+            "whether that is defined; else put the date into a template of your own",
+        )
+
     def _ordinary(self, value: Any) -> Any:
         """Messages in which no spelling of a special token is left whole."""
         if isinstance(value, str):
@@ -148,7 +165,10 @@ class Renderer:
             inside = self._inside
             return inside.sub(lambda m: m.group()[0] + _ORDINARY + m.group()[1:], value) if inside else value
         if isinstance(value, dict):
-            return {self._ordinary(k): self._ordinary(v) for k, v in value.items()}
+            made = {self._ordinary(k): self._ordinary(v) for k, v in value.items()}
+            if isinstance(made.get("content"), list) and "role" in made:
+                made["content"] = ContentParts(made["content"])
+            return made
         if isinstance(value, (list, tuple)):
             return [self._ordinary(item) for item in value]
         return value
@@ -181,7 +201,3 @@ def _to_json(value: object, indent: int | None = None, **_: object) -> str:
 
 def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-def _no_clock(*_: object) -> None:
-    raise jinja2.TemplateError("the template asks for the time, which would make the same document another one tomorrow")

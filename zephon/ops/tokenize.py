@@ -11,7 +11,7 @@ from zephon.errors import ConfigError, DataError
 from zephon.io.field import column_of
 from zephon.ops.fields import bad_document, with_fields
 from zephon.ops.op import StageOp, free
-from zephon.ops.tokenizers import Tokenizer
+from zephon.ops.tokenizers import Tokenizer, Unencodable
 from zephon.spec.fields import OnError, Positive, SpecialTokens
 from zephon.types import Array, Column, Columns, IntArray, Json, Ragged, Stage
 
@@ -96,6 +96,8 @@ class Tokenize(StageOp):
         try:
             whole = self._encode_whole(texts)
             ids = self.tokenizer.encode(texts) if whole is None else whole
+        except Unencodable as error:
+            raise bad_document(columns, error.index, f"field {self.field!r}: {error}", REMEDY) from error
         except (TypeError, UnicodeEncodeError, AttributeError) as error:
             raise self._not_text(columns, texts) from error
         source, piece, ids = self._pieces(ids) if whole is None else (None, None, whole)

@@ -159,8 +159,8 @@ class DocumentOps(Chain):
         Args:
             tokenizer, tokenizer_id: as of `tokenize`.
             field: the messages, each with ``role`` and ``content``.
-            chat_template: a Jinja template; None takes the tokenizer's own.
-            apply_chat_template: False concatenates the contents as they are.
+            chat_template: a Jinja template, or the name of one of the tokenizer's own; None takes its default.
+            apply_chat_template: False concatenates the contents as they are; of a list of parts, those that are text.
             span_source: "generation_tags" (``{% generation %}`` in the template), "prefix_difference" (what each assistant
                 message adds to the text before it), or "auto" for the tags where the template has any.
             loss_scope: None is "all_assistant".

@@ -23,6 +23,8 @@ class Contract:
         guarded: values that change only where ``allow=`` names their field.
         allowed: the changes that were allowed, each with field, kind, run, now, attempt and time.
         files: ``{files, size, sha256}`` of each dataset; None where the launcher does not see the data.
+        token_ids: the ids that the tokenizer gives for its parity text, as a SHA-256; None where the launcher does not see the
+            tokenizer, and for one that has no text of its own, such as ``bytes``.
         parent: run, step and changes of a fork; None for any other run.
     """
 
@@ -30,6 +32,7 @@ class Contract:
     guarded: Mapping[str, object]
     allowed: tuple[Json, ...] = ()
     files: Json | None = None
+    token_ids: str | None = None
     parent: Json | None = None
 
     def fields_of(self, kind: Kind) -> Mapping[str, object]:
@@ -44,8 +47,8 @@ def has_contract(rundir: RunDir) -> bool:
 def read_contract(rundir: RunDir) -> Contract:
     """Raises FileNotFoundError: the run was never started."""
     data = rundir.read_json(_FILE)
-    fields = {field.name: data[field.name] for field in dataclasses.fields(Contract)}
-    return Contract(**{**fields, "allowed": tuple(fields["allowed"])})
+    fields = {field.name: data[field.name] for field in dataclasses.fields(Contract) if field.name in data}
+    return Contract(**{**fields, "allowed": tuple(fields.get("allowed", ()))})
 
 
 def write_contract(rundir: RunDir, contract: Contract) -> None:

@@ -70,8 +70,8 @@ def _same_everywhere(spec: RunSpec, tokenizer: Tokenizer, membership: Membership
     except ZephonError as error:
         failure = error
     seen = [(dataset.name, dataset.identity, len(dataset.shards), dataset.size) for dataset in listed]
-    gathered = membership.exchange((failure, seen, tokenizer.identity))
-    for rank, (unlisted, theirs, definition) in enumerate(gathered):
+    gathered = membership.exchange((failure, seen, tokenizer.identity, tokenizer.ids_sha256))
+    for rank, (unlisted, theirs, definition, ids) in enumerate(gathered):
         if unlisted is not None:
             unlisted.add_note(f"raised on rank {rank}")
             raise unlisted
@@ -81,6 +81,12 @@ def _same_everywhere(spec: RunSpec, tokenizer: Tokenizer, membership: Membership
                 f"({gathered[0][2][:12]})",
                 follows="the ranks would train on other token ids",
                 remedy="give every node the same tokenizer files under this path",
+            )
+        if ids != gathered[0][3]:
+            raise ConfigError(
+                f"tokenizer.id={spec.tokenizer.id}: rank {rank} gets other ids for the same text than rank 0",
+                follows="the ranks would train on other token ids",
+                remedy="install the same version of the package tokenizers on every node",
             )
         for (name, identity, files, size), (_, other, *counts) in zip(gathered[0][1], theirs, strict=True):
             if other != identity:

@@ -127,13 +127,13 @@ def plan(arguments: Arguments, console: Console) -> int:
     stages.check(spec, here=backend(spec.scheduler.name).here)
     rundir = launcher.rundir_of(spec)
     attempt = max(rundir.attempts(), default=0) + 1
-    files = launcher.files_seen(spec)  # once: the listing of a large store takes its time
+    seen = launcher.data_seen(spec, ids=has_contract(rundir))  # once: the listing of a large store takes its time
     planned = _Plan(
         spec=spec,
         rundir=rundir,
         attempt=attempt,
-        differences=launcher.contract_differences(rundir, spec, files=files),
-        runs_stage=_runs_stage(spec, rundir, files),
+        differences=launcher.contract_differences(rundir, spec, seen=seen),
+        runs_stage=_runs_stage(spec, rundir, seen.files),
         request=str(launcher.request_of(spec, rundir, attempt, arguments.worker)),
     )
     remarks, refusal = _examined(spec, rundir, attempt)
@@ -144,7 +144,7 @@ def plan(arguments: Arguments, console: Console) -> int:
         for remark in remarks:
             console.print(f"note: {remark}", highlight=False)
     if planned.differences:
-        contracts.check(read_contract(rundir), spec, allow=arguments.allow, run=spec.name, files=files)
+        contracts.check(read_contract(rundir), spec, allow=arguments.allow, run=spec.name, seen=seen)
     if refusal is not None:
         raise refusal
     return 0

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from zephon.ops.tokenizers.ordinary import ordinary
 from zephon.types import Array, Json, Ragged
 
 PREFERENCE = ("fastokens", "tokenizers")
+Made = TypeVar("Made")
 
 
 class Backend(Protocol):
@@ -34,6 +35,18 @@ class Backend(Protocol):
     def encode_between(self, texts: list[str], before: int | None, after: int | None) -> Ragged | None:
         """The same with these ids around each text; None where the back end cannot add them itself."""
         ...
+
+
+class Unencodable(ValueError):
+    """A text that the definition has no ids for, such as a letter outside its vocabulary where it names no unknown token.
+
+    Args:
+        index: which of the texts.
+    """
+
+    def __init__(self, index: int, why: str) -> None:
+        super().__init__(f"the tokenizer has no ids for it: {why}")
+        self.index = index
 
 
 class _FlatEncoder(Protocol):
@@ -114,7 +127,7 @@ class Fastokens:
         return self._encode(texts, True) if self._between == (before, after) else None
 
     def _encode(self, texts: list[str], special: bool) -> Ragged:
-        ids, offsets = self._tokenizer.encode_batch_flat(texts, special, True)
+        ids, offsets = _each_or_all(lambda some: self._tokenizer.encode_batch_flat(some, special, True), texts)
         return Ragged(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).view(np.int64))
 
 
@@ -161,12 +174,27 @@ class HuggingFace:
             self._renumbered = _renumbered(tokenizer, tokenizers.Tokenizer.from_str(definition))
 
     def encode(self, texts: list[str]) -> Ragged:
-        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        encoded = _each_or_all(lambda some: self._tokenizer.encode_batch_fast(some, add_special_tokens=False), texts)
         ids = Ragged.of([np.array(row.ids, np.uint32) for row in encoded])
         return ids if self._renumbered is None else Ragged(self._renumbered[ids.values], ids.offsets)
 
     def encode_between(self, texts: list[str], before: int | None, after: int | None) -> Ragged | None:
         return None
+
+
+def _each_or_all(encode: Callable[[list[str]], Made], texts: list[str]) -> Made:
+    """What a library gives for all texts. Raises Unencodable for the first that it refuses."""
+    try:
+        return encode(texts)
+    except (TypeError, AttributeError, UnicodeError):  # no text at all
+        raise
+    except Exception as error:
+        for index, text in enumerate(texts):
+            try:
+                encode([text])
+            except Exception as cause:  # noqa: BLE001 - the libraries raise nothing more special
+                raise Unencodable(index, str(cause)) from error
+        raise
 
 
 def _renumbered(now: _Numbered, right: _Numbered) -> Array | None:

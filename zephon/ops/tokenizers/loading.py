@@ -49,7 +49,7 @@ def _gpt2(backend: str) -> Tokenizer:
 
 def _from_file(tokenizer_id: str, file: Path, backend: str) -> Tokenizer:
     try:
-        loaded: Json = json.loads(file.read_text("utf-8"))
+        loaded: Json = json.loads(file.read_text("utf-8-sig"))  # some editors put a byte order mark before it
         vocab = loaded["model"]["vocab"]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
@@ -64,18 +64,42 @@ def _from_file(tokenizer_id: str, file: Path, backend: str) -> Tokenizer:
     configured = _configured(file.parent / "tokenizer_config.json")
     bos = _special(configured.get("bos_token"), added, _BOS)
     eos = _special(configured.get("eos_token"), added, _EOS)
-    template = configured.get("chat_template")
-    if not isinstance(template, str):
-        beside = file.parent / "chat_template.jinja"
-        template = beside.read_text("utf-8") if beside.is_file() else None
-    return Tokenizer(tokenizer_id, _hash(definition), size, bos, eos, definition, backend, template)
+    templates = _chat_templates(configured.get("chat_template"), file.parent)
+    return Tokenizer(tokenizer_id, _hash(definition), size, bos, eos, definition, backend, templates)
 
 
 def _configured(file: Path) -> Json:
     if not file.is_file():
         return {}
-    loaded: Json = json.loads(file.read_text("utf-8"))
+    try:
+        loaded = json.loads(file.read_text("utf-8-sig"))
+    except ValueError as error:
+        raise _unreadable(file, str(error)) from error
+    if not isinstance(loaded, dict):
+        raise _unreadable(file, f"it holds a JSON {type(loaded).__name__}, not an object")
     return loaded
+
+
+def _chat_templates(configured: object, directory: Path) -> tuple[tuple[str, str], ...]:
+    """(name, template) of each chat template in a tokenizer's configuration, or beside it; one without a name is "default"."""
+    if isinstance(configured, str):
+        return (("default", configured),)
+    if isinstance(configured, list) and configured:
+        try:
+            return tuple((str(entry["name"]), str(entry["template"])) for entry in configured)
+        except (TypeError, KeyError) as error:
+            file = directory / "tokenizer_config.json"
+            raise _unreadable(file, "an entry of its chat_template has no name and template") from error
+    beside = directory / "chat_template.jinja"
+    return (("default", beside.read_text("utf-8-sig")),) if beside.is_file() else ()
+
+
+def _unreadable(file: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"{file} cannot be read: {why}",
+        follows="special tokens and the chat template would be missing silently",
+        remedy="repair the file, or remove it and name special tokens and template in the pipeline",
+    )
 
 
 def _special(named: object, added: dict[str, int], usual: tuple[str, ...]) -> int | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from zephon.ops.tokenizers import adversarial
-from zephon.ops.tokenizers.backends import Backend, make_backend
+from zephon.ops.tokenizers.backends import Backend, Unencodable, make_backend
 from zephon.types import Ragged
 
 FAST, REFERENCE = "fastokens", "tokenizers"
@@ -56,14 +56,13 @@ def prove(definition: str) -> Proof:
 
 def compare(definition: str) -> Proof:
     """Runs both back ends over the adversarial text."""
-    texts = adversarial.adversarial(definition)
-    right = make_backend(REFERENCE, definition).encode(texts)
+    texts, refused, right = _reference_ids(adversarial.adversarial(definition), make_backend(REFERENCE, definition))
     digest = hashlib.sha256(right.offsets.astype("<i8").tobytes() + right.values.astype("<u4").tobytes()).hexdigest()
     if _version(FAST) is None:
         return Proof(digest, False, "it is not installed")
     try:
         fast = make_backend(FAST, definition)
-        why = _difference(fast, texts, right)
+        why = _difference(fast, texts, right) or _taken(fast, refused)
     except Exception as error:  # noqa: BLE001 - whatever a foreign library raises about a definition that it does not know
         why = f"it refuses the definition: {error}"
     return Proof(digest, not why, why)
@@ -80,6 +79,36 @@ def choose(name: str, proof: Proof) -> str:
             stacklevel=2,
         )
     return REFERENCE
+
+
+def _reference_ids(texts: list[str], reference: Backend) -> tuple[list[str], list[str], Ragged]:
+    """(texts that have ids, those that the definition has none for, the ids)."""
+    refused: list[str] = []
+    while True:
+        try:
+            return texts, refused, reference.encode(texts)
+        except Unencodable:
+            pass
+        # One by one from here on: a definition without an unknown token refuses many of them.
+        taken = []
+        for text in texts:
+            try:
+                reference.encode([text])
+                taken.append(text)
+            except Unencodable:
+                refused.append(text)
+        texts = taken
+
+
+def _taken(fast: Backend, refused: Sequence[str]) -> str:
+    """Which of the texts that the reference refuses the fast back end does not, or nothing."""
+    for text in refused:
+        try:
+            fast.encode([text])
+        except Unencodable:
+            continue
+        return f"it has ids for {text[:40]!r}, which {REFERENCE!r} refuses"
+    return ""
 
 
 def _difference(fast: Backend, texts: Sequence[str], right: Ragged) -> str:

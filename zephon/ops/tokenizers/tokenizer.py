@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from zephon.errors import ConfigError, nearest
-from zephon.ops.tokenizers.backends import PREFERENCE, Backend, make_backend
+from zephon.ops.tokenizers.backends import PREFERENCE, Backend, Unencodable, make_backend
 from zephon.ops.tokenizers.proof import Proof, choose, prove
 from zephon.types import Json, Ragged
 
@@ -28,7 +28,7 @@ class Tokenizer:
         bos_id, eos_id: ids of the special tokens, or None where there are none.
         definition: the canonical ``tokenizer.json`` text; empty for byte tokenizers.
         backend_name: which back end is asked for. It never decides ids: see `zephon.ops.tokenizers.proof`.
-        chat_template: the Jinja template that came with it, or None.
+        chat_templates: (name, Jinja template) of each that came with it.
 
     The back end is built at first use, so constructing one is cheap, and pickling ships the definition
     and what was proven about it.
@@ -41,16 +41,27 @@ class Tokenizer:
     eos_id: int | None
     definition: str
     backend_name: str
-    chat_template: str | None = None
+    chat_templates: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def chat_template(self) -> str | None:
+        """The template called "default", or the only one; None where there is none or a choice among several."""
+        templates = dict(self.chat_templates)
+        return templates.get("default") or (next(iter(templates.values())) if len(templates) == 1 else None)
 
     @functools.cached_property
     def proof(self) -> Proof | None:
         """Whether the fast back end is exact, and the fingerprint of the ids; None for byte tokenizers."""
         return prove(self.definition) if self.definition else None
 
+    @property
+    def ids_sha256(self) -> str | None:
+        """SHA-256 of the ids of a text that is hard to encode; None for byte tokenizers, whose ids are the bytes."""
+        return self.proof.ids_sha256 if self.proof else None
+
     def describe(self) -> Json:
         """What decides the ids: the definition, and the ids themselves of a text that is hard to encode."""
-        return {"tokenizer": self.identity} | ({"token_ids": self.proof.ids_sha256} if self.proof else {})
+        return {"tokenizer": self.identity} | ({"token_ids": self.ids_sha256} if self.proof else {})
 
     @functools.cached_property
     def backend(self) -> Backend:
@@ -84,7 +95,13 @@ class Tokenizer:
     def splits_anywhere(self) -> bool:
         """Whether a part of a text has the ids that it has inside the text; not where a space is put before every text."""
         pairs = (("\n", "x"), ("a", " x")) if self.definition else ()
-        return all(self._ids(first + second) == [*self._ids(first), *self._ids(second)] for first, second in pairs)
+        return all(self._splits_between(first, second) for first, second in pairs)
+
+    def _splits_between(self, first: str, second: str) -> bool:
+        try:
+            return self._ids(first + second) == [*self._ids(first), *self._ids(second)]
+        except Unencodable:
+            return True
 
     @functools.cached_property
     def past_start(self) -> Tokenizer:
