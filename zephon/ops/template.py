@@ -165,10 +165,10 @@ class Renderer:
             inside = self._inside
             return inside.sub(lambda m: m.group()[0] + _ORDINARY + m.group()[1:], value) if inside else value
         if isinstance(value, dict):
-            made = {self._ordinary(k): self._ordinary(v) for k, v in value.items()}
-            if isinstance(made.get("content"), list) and "role" in made:
-                made["content"] = ContentParts(made["content"])
-            return made
+            message = {self._ordinary(k): self._ordinary(v) for k, v in value.items()}
+            if isinstance(message.get("content"), list) and "role" in message:
+                message["content"] = ContentParts(message["content"])
+            return message
         if isinstance(value, (list, tuple)):
             return [self._ordinary(item) for item in value]
         return value
