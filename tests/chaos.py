@@ -3,16 +3,15 @@
     python -m tests.chaos --events 200 --seed 7 [--store s3]
 
 A seed decides the order of events and whom they strike; when they strike depends on the machine. What the ledger must say is
-checked by code of this file alone: lines, digests and who wrote them are read and computed here, from the design's words.
+checked by code of chaos_ledger.py alone: lines, digests and who wrote them are read and computed there, from the design's
+words. The same events strike a run on real nodes (kubernetes/nodes_chaos.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
-import itertools
-import json
+import functools
 import os
 import random
 import shutil
@@ -23,24 +22,25 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-import numpy as np
 import psutil
 
 from tests.agent.objects import serving, variables
 from tests.agent.toy import Toy
+from tests.chaos_ledger import faults, line_of, lines_of, undisturbed
 from zephon.errors import ConfigError, ZephonError
 from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.config.compose import compose
-from zephon.ops.tokenizers import load_tokenizer
-from zephon.pipeline.experiment import pipeline
-from zephon.run.calibration import read_calibration
+from zephon.launch.status import LIVE, RunStatus
+from zephon.run.directory import RunDir
 from zephon.run.generation import Generation, claim, newest_claim
 from zephon.spec.experiment import RunSpec
 
-SIZES = (1, 2, 4)
+Away = Callable[[], contextlib.AbstractContextManager[None]]
+"""Takes a service away for the length of a block."""
+
 SETTINGS = [
     *("conf=bytes", "name=disturbed", "nodes=2", "pipeline.context_length=16", "global_batch_size=8", "trainer.steps=1000000"),
     *("model.layers=1", "model.dim=16", "trainer.tensorboard=false", "checkpoint.every=10"),
@@ -48,31 +48,91 @@ SETTINGS = [
 ]
 
 
+class Disturbed(Protocol):
+    """A run that trains somewhere, and what can be done to it there."""
+
+    spec: RunSpec
+    rundir: RunDir
+    sizes: tuple[int, ...]
+
+    def start(self) -> None: ...
+
+    def resume(self, *overrides: str) -> None: ...
+
+    def status(self) -> RunStatus: ...
+
+    def settled(self) -> None:
+        """Waits until it trains, at whatever size it can have now."""
+
+    def wait(self, test: Callable[[RunStatus], bool], limit_s: float = 60.0) -> RunStatus: ...
+
+    def node(self, chance: random.Random) -> int:
+        """The number of a node that may be struck."""
+
+    def kill_agent(self, index: int) -> None: ...
+
+    def drain_agent(self, index: int) -> None: ...
+
+    def kill_workers(self, index: int) -> None: ...
+
+    def freeze(self, index: int, seconds: float) -> None: ...
+
+    def kill_everything(self) -> None:
+        """Ends all of it without a word, until nothing of it lives and a new attempt may begin."""
+
+    def story(self) -> str: ...
+
+    def end(self) -> None: ...
+
+
 class Real(Toy):
-    """A run of the real trainer, as small as it gets."""
+    """A run of the real trainer on this machine, as small as it gets."""
+
+    sizes = (1, 2, 4)
 
     def __init__(self, runs: str) -> None:
         self.spec = compose([*SETTINGS, f"runs={runs}"]).spec
         self.rundir, self.settings = session.rundir_of(self.spec), {}
 
-    def start(self) -> Real:
+    def start(self) -> None:
         session.start(self.spec)
-        return self
 
-    def resume(self, *overrides: str) -> Real:
+    def resume(self, *overrides: str) -> None:
         session.resume(self.rundir, overrides)
-        return self
 
-    def settled(self, limit_s: float = 90.0) -> None:
-        self.wait(lambda now: now.state == "TRAINING", limit_s)
+    def settled(self) -> None:
+        self.wait(lambda now: now.state == "TRAINING", 90)
+
+    def node(self, chance: random.Random) -> int:
+        return chance.randrange(self.status().target)
+
+    def kill_agent(self, index: int) -> None:
+        self.agent(index).kill()
+
+    def drain_agent(self, index: int) -> None:
+        os.kill(self.agent(index).pid, signal.SIGTERM)
+
+    def kill_workers(self, index: int) -> None:
+        for worker in self.workers(index):
+            worker.kill()
+
+    def freeze(self, index: int, seconds: float) -> None:
+        agent = self.agent(index)
+        with frozen([agent, *agent.children(recursive=True)]):
+            time.sleep(seconds)
+
+    def kill_everything(self) -> None:
+        os.kill(self.supervisor_pid(), signal.SIGKILL)
+        self.wait(lambda now: now.state == "FAILED")
 
 
 class Chaos:
     """Events on one run. Each method of EVENTS is one; it says what it did, and leaves a run that trains or has ended."""
 
-    def __init__(self, run: Real, seed: int, *, disk: Path | None = None, store: subprocess.Popen[str] | None = None) -> None:
-        self.run, self.chance, self.disk, self.store = run, random.Random(seed), disk, store
+    def __init__(self, run: Disturbed, seed: int, *, disk: Path | None, away: Away | None) -> None:
+        self.run, self.chance, self.disk, self.away = run, random.Random(seed), disk, away
         self.story: list[str] = []
+        self.kinds = set[str]()
         self.may_fail = False
 
     def disturb(self, events: int) -> None:
@@ -80,6 +140,7 @@ class Chaos:
         for number in range(events):
             event = self.chance.choice(possible)
             self.may_fail = False
+            self.kinds.add(event.__name__)
             try:
                 self.story.append(event(self))
             except psutil.NoSuchProcess:
@@ -95,12 +156,12 @@ class Chaos:
     def _possible(self, event: Callable[[Chaos], str]) -> bool:
         if event is Chaos.full_disk:
             return self.disk is not None
-        if event is Chaos.store_away:
-            return self.store is not None
+        if event is Chaos.service_away:
+            return self.away is not None
         return self.run.rundir.local or event not in (Chaos.torn_files, Chaos.damaged_checkpoint)
 
     def rescale(self) -> str:
-        sizes = [size for size in SIZES if size != self.run.status().target]
+        sizes = [size for size in self.run.sizes if size != self.run.status().target]
         size = self.chance.choice(sizes)
         try:
             control.rescale(self.run.rundir, size, wait_s=0)
@@ -112,25 +173,22 @@ class Chaos:
 
     def kill_agent(self) -> str:
         index = self._node()
-        self.run.agent(index).kill()
+        self.run.kill_agent(index)
         return f"kill agent {index}"
 
     def drain_agent(self) -> str:
         index = self._node()
-        os.kill(self.run.agent(index).pid, signal.SIGTERM)
+        self.run.drain_agent(index)
         return f"drain agent {index}"
 
     def kill_workers(self) -> str:
         index = self._node()
-        for worker in self.run.workers(index):
-            worker.kill()
+        self.run.kill_workers(index)
         return f"kill workers of {index}"
 
     def freeze(self) -> str:
         index, seconds = self._node(), self.chance.random() * 2
-        agent = self.run.agent(index)
-        with frozen([agent, *agent.children(recursive=True)]):
-            time.sleep(seconds)
+        self.run.freeze(index, seconds)
         return f"freeze node {index} for {seconds:.1f} s"
 
     def stop(self) -> str:
@@ -138,13 +196,13 @@ class Chaos:
         stopped = control.stop(self.run.rundir)
         assert stopped.state == "STOPPED", f"{stopped}\n{self.run.story()}"
         assert stopped.checkpoint == stopped.step, "a step was lost by a stop"
-        self.run.resume(f"nodes={self.chance.choice(SIZES)}")
+        self.run.resume(f"nodes={self.chance.choice(self.run.sizes)}")
         return f"stop at {stopped.step} and resume"
 
     def kill_everything(self) -> str:
-        self._kill_supervisor()
+        self._kill_everything()
         self.run.resume()
-        return "kill the supervisor and resume"
+        return "kill everything and resume"
 
     def second_start(self) -> str:
         self.run.settled()
@@ -162,27 +220,27 @@ class Chaos:
             self.run.rundir,
             Generation(attempt=attempt + 1, generation=generation + 1, nodes=("other",), world_size=1, time=time.time()),
         )
-        before = len(lines_of(self.run))
-        ended = self.run.wait_end(60)
+        before = len(lines_of(self.run.rundir))
+        ended = self.run.wait(lambda now: now.state not in LIVE)
         assert ended.state == "FAILED", ended
-        assert f"attempt {attempt + 1} trains this run now" in ended.message, ended
-        assert len(lines_of(self.run)) <= before + 1, "it wrote on"  # one line may have been on its way
+        assert f"attempt {attempt + 1} trains this run now" in f"{ended.message} {ended.error}", ended
+        assert len(lines_of(self.run.rundir)) <= before + 1, "it wrote on"  # one line may have been on its way
         self.run.resume()
         return f"attempt {attempt} superseded"
 
     def torn_files(self) -> str:
         """The machine loses power: what was written last is cut, or zeros."""
-        self._kill_supervisor()
+        self._kill_everything()
         root = Path(self.run.rundir.root)
         kept = max(self.run.status().checkpoint or 0, 0)
         ledger = (root / "ledger.jsonl").read_bytes()
-        whole = sum(map(len, ledger.splitlines(keepends=True)[: self._line_of(ledger, kept)]))
+        whole = sum(map(len, ledger.splitlines(keepends=True)[: line_of(ledger, kept)]))
         cut(root / "ledger.jsonl", self.chance.randint(whole, len(ledger)), zeros=self.chance.choice((0, 512)))
         for name in ("events.jsonl", "metrics.jsonl"):
             size = (root / name).stat().st_size
             cut(root / name, size - self.chance.randint(0, 60), zeros=self.chance.choice((0, 512)))
         self.run.resume()
-        return "kill the supervisor, tear ledger, events and metrics, and resume"
+        return "tear ledger, events and metrics after a kill of everything, and resume"
 
     def damaged_checkpoint(self) -> str:
         self.run.settled()
@@ -195,8 +253,8 @@ class Chaos:
         victim = self.chance.choice(sorted(steps[-1].parent.glob("*.distcp")))
         victim.write_bytes(victim.read_bytes()[: -self.chance.randint(1, 20)])
         self.run.resume()
-        refused = self.run.wait_end(90)
-        assert (refused.state, refused.status) == ("FAILED", 65), f"{refused}\n{self.run.story()}"
+        refused = self.run.wait(lambda now: now.state not in LIVE, 90)
+        assert refused.state == "FAILED", f"{refused}\n{self.run.story()}"
         assert "checkpoint.resume=last_good" in f"{refused.message} {refused.error}", refused
         self.run.resume("checkpoint.resume=last_good")
         self.run.settled()
@@ -215,27 +273,21 @@ class Chaos:
         self.run.wait(lambda now: now.state in ("TRAINING", "FAILED"), 90)
         return "full disk for 2 s"
 
-    def store_away(self) -> str:
-        assert self.store is not None
+    def service_away(self) -> str:
+        """The store that the run is in, or the API server of its cluster."""
+        assert self.away is not None
         seconds = self.chance.random() * 4
-        with frozen([psutil.Process(self.store.pid)]):
+        with self.away():
             time.sleep(seconds)
-        return f"store away for {seconds:.1f} s"
+        return f"away for {seconds:.1f} s: the service that it needs"
 
     def _node(self) -> int:
         self.run.settled()
-        return self.chance.randrange(self.run.status().target)
+        return self.run.node(self.chance)
 
-    def _kill_supervisor(self) -> None:
+    def _kill_everything(self) -> None:
         self.run.settled()
-        os.kill(self.run.supervisor_pid(), signal.SIGKILL)
-        self.run.wait(lambda now: now.state == "FAILED", 60)
-
-    @staticmethod
-    def _line_of(ledger: bytes, steps: int) -> int:
-        """How many lines the ledger had when ``steps`` steps were done for the last time."""
-        numbers = [json.loads(line)["step"] for line in ledger.split(b"\n")[:-1]]
-        return max((i + 1 for i, step in enumerate(numbers) if step < steps), default=0)
+        self.run.kill_everything()
 
 
 EVENTS: tuple[Callable[[Chaos], str], ...] = (
@@ -252,7 +304,7 @@ EVENTS: tuple[Callable[[Chaos], str], ...] = (
     Chaos.torn_files,
     Chaos.damaged_checkpoint,
     Chaos.full_disk,
-    Chaos.store_away,
+    Chaos.service_away,
 )
 
 
@@ -274,66 +326,24 @@ def cut(path: Path, size: int, *, zeros: int) -> None:
     path.write_bytes(data + bytes(zeros))
 
 
-def lines_of(run: Real) -> list[dict[str, Any]]:
-    """The ledger's lines as they lie there. A torn one is an error here: the next writer has to mend it."""
-    text: bytes = run.rundir.fs.cat_file(run.rundir.path("ledger.jsonl"))
-    return [json.loads(line) for line in text.split(b"\n") if line]
-
-
-def faults(lines: list[dict[str, Any]], digests: list[str]) -> list[str]:
-    """What is wrong with a ledger whose step i must have digest i; empty where nothing is."""
-    found, seen, writer, expected = [], set[int](), (0, 0), 0
-    for number, line in enumerate(lines, 1):
-        step, by = line["step"], (line["attempt"], line["generation"])
-        if by < writer:
-            found.append(f"line {number}: {by} wrote after {writer}")
-        elif by == writer and step != expected:
-            found.append(f"line {number}: step {step} after step {expected - 1}")
-        elif by > writer and step > max(seen, default=-1) + 1:
-            found.append(f"line {number}: {by} begins at step {step}, and steps before it were never trained")
-        if step >= len(digests) or line["digest"] != digests[step]:
-            found.append(f"line {number}: step {step} has another digest than the undisturbed run")
-        seen.add(step)
-        writer, expected = max(writer, by), step + 1
-    return found + [f"step {step} is missing" for step in range(max(seen, default=0)) if step not in seen]
-
-
-def undisturbed(spec: RunSpec, run: Real, steps: int) -> list[str]:
-    """The digest of each step of a run at one rank, as the design defines it."""
-    feed = pipeline(spec, load_tokenizer(spec.tokenizer.id), dp_rank=0, dp_size=1)
-    feed.calibrate(read_calibration(run.rundir))
-    found = []
-    for batches in itertools.islice(feed.steps(), steps):
-        rows = [row for batch in batches for row in np.asarray(batch.fields["input_ids"])]
-        sequences = [hashlib.sha256(row.astype("<i4").tobytes()).digest() for row in rows]
-        share = len(sequences) // spec.lanes.count
-        lanes = [sequences[i : i + share] for i in range(0, len(sequences), share)]
-        digests = [hashlib.sha256(b"".join(lane)).digest() for lane in lanes]
-        found.append(hashlib.sha256(b"".join(digests)).hexdigest())
-    feed.close()
-    return found
-
-
-def chaos(runs: str, *, events: int, seed: int, disk: Path | None = None, store: subprocess.Popen[str] | None = None) -> str:
+def chaos(run: Disturbed, *, events: int, seed: int, disk: Path | None = None, away: Away | None = None) -> str:
     """Starts a run, disturbs it, stops it and reads its ledger; one line of what was seen. Raises AssertionError."""
-    run = Real(runs)
     try:
         run.start()
-        run.wait_step(3, 120)
-        made = Chaos(run, seed, disk=disk, store=store)
+        run.wait(lambda now: now.step >= 3 or now.state not in LIVE, 180)
+        made = Chaos(run, seed, disk=disk, away=away)
         made.disturb(events)
         run.settled()
         reached = run.status().step
-        run.wait_step(reached + 2)
+        run.wait(lambda now: now.step >= reached + 2 or now.state not in LIVE)
         stopped = control.stop(run.rundir)
         assert stopped.state == "STOPPED", run.story()
-        lines = lines_of(run)
-        wrong = faults(lines, undisturbed(run.spec, run, 1 + max(line["step"] for line in lines)))
+        lines = lines_of(run.rundir)
+        wrong = faults(lines, undisturbed(run.spec, run.rundir, 1 + max(line["step"] for line in lines)))
         assert not wrong, "\n".join([*wrong[:20], *made.story])
         assert max(line["step"] for line in lines) + 1 == stopped.step == stopped.checkpoint
-        kinds = len({text.split(" ")[0] for text in made.story})
         seen = f"{len(lines)} lines of {stopped.step} steps in {stopped.attempt} attempts"
-        return f"{events} events of {kinds} kinds, {seen}: as undisturbed"
+        return f"{events} events of {len(made.kinds)} kinds, {seen}: as undisturbed"
     finally:
         run.end()
 
@@ -373,10 +383,11 @@ def main() -> int:
         with contextlib.ExitStack() as owned:
             runs, given = str(folder / "runs"), {"events": chosen.events, "seed": chosen.seed}
             if chosen.store == "files":
-                print(chaos(runs, **given, disk=owned.enter_context(small_disk(Path(runs)))))
+                print(chaos(Real(runs), **given, disk=owned.enter_context(small_disk(Path(runs)))))
             else:
                 server, port = owned.enter_context(serving())
-                print(chaos(bucket(port), **given, store=server))
+                away = functools.partial(frozen, [psutil.Process(server.pid)])
+                print(chaos(Real(bucket(port)), **given, away=away))
     except (AssertionError, ZephonError) as error:
         print(f"seed {chosen.seed}: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1

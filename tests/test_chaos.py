@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.chaos import chaos, faults, small_disk
+from tests.chaos import Real, chaos, small_disk
+from tests.chaos_ledger import faults
 
 DIGESTS = [f"digest-{step}" for step in range(10)]
 
@@ -20,7 +21,7 @@ def test_thirty_random_events_leave_the_ledger_of_a_run_that_nobody_disturbed(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with small_disk(tmp_path / "runs") as disk:
-        print(chaos(str(tmp_path / "runs"), events=30, seed=7, disk=disk))
+        print(chaos(Real(str(tmp_path / "runs")), events=30, seed=7, disk=disk))
 
 
 def written(*runs: tuple[int, int, range]) -> list[dict[str, Any]]:

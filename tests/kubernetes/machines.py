@@ -60,6 +60,13 @@ class Machines:
     image, pull_policy = "kit.test/host:1", "Never"
     api: Cluster
     runs: Path
+    disk: Path | None = None
+    """a disk of 64 MiB that a test may fill"""
+
+    @property
+    def small(self) -> Path:
+        """Where runs on the small disk are; on the other one where there is none."""
+        return self.disk or self.runs
 
     @property
     def kubeconfig(self) -> str:
@@ -143,6 +150,10 @@ class Kit(Machines):
     def up(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.open_runs()
+        small = self.directory / "small"
+        small.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=777", "tmpfs", str(small)]
+        self.disk = None if subprocess.run(mount, capture_output=True).returncode else small
         self.tool("up", "--nodes", str(self.nodes), "--port", str(self.port), "--life", str(self.life_s))
         self.api = Cluster(kubeconfig=self.kubeconfig)
 
@@ -150,6 +161,8 @@ class Kit(Machines):
         if hasattr(self, "api"):
             self.api.close()
         self.tool("down")
+        if self.disk is not None:
+            subprocess.run(["umount", "--lazy", str(self.disk)], check=True)
 
     @functools.cached_property
     def kubeconfig(self) -> str:

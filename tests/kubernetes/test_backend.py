@@ -113,6 +113,23 @@ def test_the_states_from_start_to_deletion(run: Run) -> None:
     assert run.state().state == "DONE"
 
 
+def test_a_stop_whose_drain_lost_steps_is_a_failure_by_the_coordinators_word_and_without_it(run: Run) -> None:
+    run.running()
+    write_progress(run.rundir, 1, Progress(step=7, steps=9, time=time.time()))
+    run.rundir.write_json("checkpoints", "step-00000004", "COMPLETE", data={})
+    run.backend.stop(run.rundir, 1)
+    assert run.state().state == "DRAINING"
+    run.until_state("FAILED", "3 steps were lost in the drain (the last checkpoint is of step 4)")
+    cause = "the drain took longer than elastic.drain_s=2 s; 3 steps were lost (the last checkpoint is of step 4)"
+    log = EventLog(run.rundir, 1, "coordinator")
+    log.write("drain_failed", cause=cause)
+    found = run.state()
+    assert (found.state, found.message, found.status) == ("FAILED", cause, 1)
+    log.write("generation", generation=2, nodes=[], world_size=1)  # it went on, and was stopped anew
+    run.rundir.write_json("checkpoints", "step-00000007", "COMPLETE", data={})
+    assert run.state().state == "STOPPED"
+
+
 def test_a_rescale_says_what_happens_and_the_target_follows(run: Run) -> None:
     assert run.backend.preview(run.rundir, 1, 4) == "nodes 0..1 stay, 2..3 join"
     run.backend.rescale(run.rundir, 1, 4)

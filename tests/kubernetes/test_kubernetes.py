@@ -248,12 +248,16 @@ def test_a_failing_child_takes_the_job_away_again(case: Case) -> None:
     until("the Job is gone", lambda: case.left("Job", "ConfigMap", labels="zephon/run=exp1"), holds=lambda left: not left)
 
 
-def test_the_attempts_secret_goes_with_the_job_and_its_value_is_in_nothing_else(case: Case) -> None:
+def test_the_attempts_secret_goes_with_the_job_or_its_spec_and_its_value_is_in_nothing_else(case: Case) -> None:
     case.submit()
     read = ("get", "secrets", "-n", case.namespace, "-l", "zephon/run=exp1", "-o", "yaml")
     (secret,) = yaml.safe_load(case.plane.kubectl(*read))["items"]
     job = case.plane.get("Job", "exp1-1", case.namespace)
-    assert [owner["uid"] for owner in secret["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+    owners = [(owner["kind"], owner["uid"]) for owner in secret["metadata"]["ownerReferences"]]
+    assert owners == [
+        ("Job", job["metadata"]["uid"]),
+        ("ConfigMap", case.plane.get("ConfigMap", "exp1-1", case.namespace)["metadata"]["uid"]),
+    ]
     assert secret["immutable"]
     encoded = secret["data"]["secret"]
     value = base64.b64decode(encoded).decode()

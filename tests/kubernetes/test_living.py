@@ -77,7 +77,7 @@ class Person:
     def ended(self) -> list[dict[str, Any]]:
         """What is still there after the machines have confirmed all deletions."""
         self.plane.ends_deleted_pods(self.namespace)
-        return self.plane.find(self.namespace, "Job", "Pod", "Service", "ConfigMap", "Deployment", labels=OURS)
+        return self.plane.find(self.namespace, "Job", "Pod", "Service", "ConfigMap", "Deployment", "Secret", labels=OURS)
 
     def delete(self, cascade: str) -> None:
         self.plane.kubectl("delete", "job", "exp1-1", "-n", self.namespace, f"--cascade={cascade}", "--wait=false")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -26,6 +27,7 @@ RICH = {
     "affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
     "priority_class": "training",
     "topology_spread": "require",
+    "watch": True,
     "volumes": {
         **RUNS_VOLUME,
         "cache": {"mount": "/cache", "empty_dir": "50Gi"},
@@ -87,7 +89,7 @@ def test_every_option_and_the_overlay_give_this_document() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_supported_version_knows_every_field(version: str) -> None:
     job, _, _, _, coordinator = built(**RICH).documents
-    for document in (job, owned_by(coordinator, {"metadata": {"name": "j", "uid": "u"}})):
+    for document in (job, owned_by(coordinator, [{**job, "metadata": {"name": "j", "uid": "u"}}])):
         kubernetes_validate.validate(document, version, strict=True)
 
 
@@ -110,7 +112,7 @@ def test_a_dry_run_prints_what_is_sent() -> None:
 
 
 def test_the_secret_has_no_value_before_it_is_sent_and_every_pod_mounts_it_for_its_group_alone() -> None:
-    job, secret, _, _, coordinator = built().documents
+    job, _, secret, _, coordinator = built().documents
     name = secret["metadata"]["name"]
     assert not {"data", "stringData"} & set(secret)
     for template in (job["spec"]["template"], coordinator["spec"]["template"]):
@@ -131,7 +133,7 @@ def test_nothing_of_the_users_environment_is_in_a_manifest(monkeypatch: pytest.M
 
 
 def test_each_submit_has_a_secret_of_its_own_name() -> None:
-    names = {build(sample_app(), sample_options(), submission=hex * 16).documents[1]["metadata"]["name"] for hex in "ab"}
+    names = {build(sample_app(), sample_options(), submission=hex * 16).documents[2]["metadata"]["name"] for hex in "ab"}
     assert names == {"exp1-1-aaaaaaaaaaaa", "exp1-1-bbbbbbbbbbbb"}
 
 
@@ -154,7 +156,7 @@ def test_the_components_own_app_builds() -> None:
         }
     )
     request = build(app_def(Job(spec=spec, run="/runs/exp1", attempt=3)), sample_options(), submission="s")
-    job, _, config_map = request.documents[:3]
+    job, config_map, _ = request.documents[:3]
     assert request.name == "exp1-3"
     assert config_map["data"]["spec.json"] == spec.canonical_json()
     assert job["metadata"]["annotations"]["zephon/spec-sha256"] == spec.sha256()
@@ -207,3 +209,16 @@ def test_an_image_that_may_change_under_the_run_is_remarked() -> None:
 def test_no_value_of_a_secret_can_be_given() -> None:
     with pytest.raises(ConfigError, match=r"env_from_secrets\.TOKEN\.value is not a known field"):
         built(env_from_secrets={"TOKEN": {"value": "hunter2"}})
+
+
+def test_only_the_watchers_container_has_a_token_and_it_has_no_secret_of_the_attempt(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").touch()
+    options = sample_options(watch=True, service_account="zephon-job", workspace=str(tmp_path))
+    *_, deployment = build(sample_app(), options, submission="x").documents
+    main, watcher = deployment["spec"]["template"]["spec"]["containers"]
+    mounts = [{mount["name"] for mount in container["volumeMounts"]} for container in (main, watcher)]
+    assert mounts[0] - mounts[1] == {"attempt-secret", "workspace"}
+    assert mounts[1] - mounts[0] == {"watcher-token"}
+    assert "ZEPHON_SECRET_FILE" not in {entry["name"] for entry in watcher["env"]}
+    with pytest.raises(ConfigError, match="watch=true is set without service_account"):
+        sample_options(watch=True)

@@ -49,6 +49,8 @@ def test_the_surface_of_options_is_this_list() -> None:
             *("cpu", "memory_mb", "gpu", "gpu_resource", "shm_size", "tmp_size", "volumes", "env", "env_from_secrets"),
             *("node_selector", "tolerations", "affinity", "priority_class", "topology_spread", "lost_node_s"),
             *("queue", "queue_priority", "retries_per_node", "grace_s", "keep_finished_s"),
+            # A container and a token that no overlay of the coordinator could fill in by itself.
+            "watch",
             *("coordinator_port", "coordinator_cpu", "coordinator_memory", "overlay"),
         ]
     )

@@ -17,7 +17,8 @@ from zephon.errors import ConfigError
 from zephon.launch import start as launcher
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.manifest import Request, build
-from zephon.launch.backends.kubernetes.preflight import QUEUE_RIGHTS, RIGHTS, examine, missing_rights, needed
+from zephon.launch.backends.kubernetes.preflight import QUEUE_RIGHTS, RIGHTS, examine, missing_rights
+from zephon.launch.backends.kubernetes.quotas import needed
 from zephon.launch.cli.main import main
 from zephon.spec.experiment import RunSpec
 
@@ -107,6 +108,38 @@ def test_a_quota_that_forgets_the_coordinator_is_too_small_and_one_that_others_u
     remarks = examine(plane.api, request_for(namespace), options)
     assert "quota q: pods has 4 left of 5 and this job needs 5: some pods wait until other jobs end" in remarks
     assert any(line.startswith("quota q: requests.memory has 2Gi left of 3Gi and this job needs 2.25Gi") for line in remarks)
+
+
+@pytest.mark.kubernetes
+def test_a_quota_with_scopes_counts_the_pods_that_match_them_as_the_cluster_does(plane: Plane) -> None:
+    namespace = plane.namespace()
+    for name in ("low", "high"):
+        plane.apply(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": f"{namespace}-{name}"},
+                "value": 1,
+                "description": "",
+            }
+        )
+    low = {"scopeName": "PriorityClass", "operator": "In", "values": [f"{namespace}-low"]}
+    scoped = {
+        "deadline": {"hard": {"pods": "1"}, "scopes": ["Terminating"]},
+        "greedy": {"hard": {"pods": "1"}, "scopes": ["BestEffort"]},
+        "low": {"hard": {"pods": "4", "requests.cpu": "9"}, "scopeSelector": {"matchExpressions": [low]}},
+    }
+    for name, spec in scoped.items():
+        metadata = {"name": name, "namespace": namespace}
+        plane.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": spec})
+    options = sample_options(namespace=namespace)
+    assert examine(plane.api, request_for(namespace), options) == ()
+    assert examine(plane.api, request_for(namespace, priority_class=f"{namespace}-high"), options) == ()
+    with pytest.raises(ConfigError, match=rf"quota low .*pods=4 \(of pods in scope PriorityClass In {namespace}-low\)"):
+        examine(plane.api, request_for(namespace, priority_class=f"{namespace}-low"), options)
+    deadline = {"nodes": {"spec": {"activeDeadlineSeconds": 60}}}
+    with pytest.raises(ConfigError, match=r"quota deadline .* allows pods=1 \(of pods in scope Terminating\), .* needs 4 "):
+        examine(plane.api, request_for(namespace, overlay=deadline), options)
 
 
 @pytest.mark.kubernetes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -94,9 +95,16 @@ def test_an_empty_or_short_file_is_no_secret(rundir: RunDir, tmp_path: Path, mon
 
 def test_an_agent_waits_for_a_coordinator_that_comes_later_and_not_for_ever(rundir: RunDir) -> None:
     with pytest.raises(ConfigError, match=r"has not come within 0\.1 s"):
-        wait_secret(rundir, 1, timeout_s=0.1)
+        wait_secret(rundir, 1, timeout_s=0.1, leaving=threading.Event())
     threading.Timer(0.3, lambda: make_secret(rundir, 1)).start()
-    assert len(wait_secret(rundir, 1, timeout_s=10)) == 64
+    assert len(wait_secret(rundir, 1, timeout_s=10, leaving=threading.Event()) or b"") == 64
+
+
+def test_an_agent_that_is_asked_to_leave_waits_for_no_secret(rundir: RunDir) -> None:
+    leaving, began = threading.Event(), time.monotonic()
+    threading.Timer(0.3, leaving.set).start()
+    assert wait_secret(rundir, 1, timeout_s=600, leaving=leaving) is None
+    assert time.monotonic() - began < 60
 
 
 def test_a_run_in_an_object_store_keeps_its_secret_on_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,9 @@ def _serve(arguments: argparse.Namespace, spec: RunSpec, server: ForkServer, lea
     config = _config(arguments, spec)
     beat_s = spec.elastic.heartbeat_s / 2
     timeout_s = spec.elastic.join_timeout_s
-    secret = wait_secret(RunDir(arguments.run), arguments.attempt, timeout_s=timeout_s)
+    secret = wait_secret(RunDir(arguments.run), arguments.attempt, timeout_s=timeout_s, leaving=leaving)
+    if secret is None:
+        return Exit.LEFT
     link = Link(arguments.endpoint, config.node, secret=secret, beat_s=beat_s, timeout_s=timeout_s)
     link.start()
     stages = _stages(arguments, spec, config, link, server, leaving)

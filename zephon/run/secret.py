@@ -12,6 +12,7 @@ import contextlib
 import os
 import secrets
 import stat
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -83,8 +84,8 @@ def find_secret(rundir: RunDir, attempt: int) -> bytes | None:
     return secret
 
 
-def wait_secret(rundir: RunDir, attempt: int, *, timeout_s: float) -> bytes:
-    """The attempt's secret, which the coordinator makes when it starts.
+def wait_secret(rundir: RunDir, attempt: int, *, timeout_s: float, leaving: threading.Event) -> bytes | None:
+    """The attempt's secret, which the coordinator makes when it starts; None once ``leaving`` is set.
 
     Raises:
         ConfigError: there is none within ``timeout_s``, or it is not private.
@@ -93,7 +94,8 @@ def wait_secret(rundir: RunDir, attempt: int, *, timeout_s: float) -> bytes:
     while (secret := find_secret(rundir, attempt)) is None:
         if time.monotonic() > deadline:
             raise _refused(_path(rundir, attempt), f"has not come within {timeout_s:g} s")
-        time.sleep(_POLL_S)
+        if leaving.wait(_POLL_S):
+            return None
     return secret
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import abc
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
 
 from torchx.runner import Runner
-from torchx.schedulers.api import Scheduler
+from torchx.schedulers.api import Scheduler, Stream, filter_regex
 from torchx.specs import AppDryRunInfo, AppState
 
+from zephon.errors import ConfigError
 from zephon.launch.appdef import app_def
 from zephon.launch.job import Job
 from zephon.run.state import State
@@ -27,6 +30,45 @@ APP_STATES: dict[State, AppState] = {
     "GONE": AppState.CANCELLED,
 }
 """Our states in TorchX's terms."""
+
+Options = TypeVar("Options")
+
+
+class NodeLogs(Scheduler[Options]):  # type: ignore[misc]
+    """TorchX's ``log_iter`` over the log of one node, which is one stream of lines; a scheduler gives ``node_log``."""
+
+    @abc.abstractmethod
+    def node_log(self, app_id: str, role: str, node: int, *, follow: bool, since: datetime | None) -> Iterable[str]:
+        """Lines with their newline; ``follow`` goes on until the node's attempt has ended.
+
+        Raises:
+            ConfigError: ``since`` where lines have no time.
+        """
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """The lines of node ``k`` that ``regex`` matches.
+
+        Raises:
+            ConfigError: ``until`` or separate streams, which nobody keeps; or ``since`` where lines have no time.
+        """
+        if until is not None or streams not in (None, Stream.COMBINED):
+            raise ConfigError(
+                "until= and separate streams are not available",
+                follows="the lines could not be told apart",
+                remedy="leave them out: stdout and stderr come as one stream",
+            )
+        lines = self.node_log(app_id, role_name, k, follow=should_tail, since=since)
+        return filter_regex(regex, lines) if regex else lines
 
 
 class Torchx:

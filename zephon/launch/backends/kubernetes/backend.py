@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from zephon.agent.rules import allowed_nodes
 from zephon.errors import ConfigError
 from zephon.exits import Exit
 from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes.client import Cluster
-from zephon.launch.backends.kubernetes.errors import ClusterError, unknown_line
-from zephon.launch.backends.kubernetes.history import history, record_causes
+from zephon.launch.backends.kubernetes.errors import ClusterError, Forbidden, unknown_line
+from zephon.launch.backends.kubernetes.history import failed_drain, history, record_causes, record_gone
 from zephon.launch.backends.kubernetes.living import alive, attempt_labels, check_alone, end_orphans, orphaned
 from zephon.launch.backends.kubernetes.manifest import Request
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, options_from
@@ -121,19 +121,32 @@ class KubernetesBackend:
         if job is not None:
             summary = scheduler.summary_of(job)
             record_causes(rundir, attempt, summary, events)
+            if summary.pods_known:
+                self._look_back(cluster, placement, rundir, attempt, {pod.uid for pod in summary.pods}, events)
+            if summary.state == "STOPPED" and (failure := failed_drain(rundir, attempt, events)):
+                summary = dataclasses.replace(summary, state="FAILED", line=failure)
             return _with_summary(recorded, summary)
         if line := elsewhere_line(cluster, placement):
             return dataclasses.replace(recorded, state="ELSEWHERE", message=line)
-        if pods := self._orphans(cluster, placement, rundir, attempt):
-            return _with_summary(recorded, orphaned(pods))
+        pods = self._pods(cluster, placement, rundir, attempt)
+        if living := alive(pods):
+            return _with_summary(recorded, orphaned(living))
         if not placement.job:
             return unsubmitted(recorded, rundir, attempt, "the submit was cut off before anything of it was there")
+        self._look_back(cluster, placement, rundir, attempt, {pod["metadata"]["uid"] for pod in pods}, events)
         return _gone(recorded, rundir, attempt)
 
     @staticmethod
-    def _orphans(cluster: Cluster, placement: Placement, rundir: RunDir, attempt: int) -> list[Json]:
+    def _look_back(
+        cluster: Cluster, placement: Placement, rundir: RunDir, attempt: int, there: Collection[str], events: Sequence[Event]
+    ) -> None:
+        with contextlib.suppress(Forbidden):  # the state itself does not depend on it
+            record_gone(cluster, placement.app_id.partition(":")[0], rundir, attempt, there, events)
+
+    @staticmethod
+    def _pods(cluster: Cluster, placement: Placement, rundir: RunDir, attempt: int) -> list[Json]:
         labels = attempt_labels(nodes_url(rundir, attempt), attempt)
-        return alive(cluster.find("Pod", placement.app_id.partition(":")[0], labels=labels))
+        return cluster.find("Pod", placement.app_id.partition(":")[0], labels=labels)
 
     def stop(self, rundir: RunDir, attempt: int) -> None:
         scheduler, app_id, job = self._found(rundir, attempt)
@@ -181,7 +194,7 @@ class KubernetesBackend:
     def log_lines(self, rundir: RunDir, attempt: int, node: int, *, follow: bool) -> Iterable[str]:
         """The log of one node's pods, from the cluster to which this attempt was submitted."""
         scheduler, app_id, _ = self._found(rundir, attempt)
-        return scheduler.log_iter(app_id, "node", node, should_tail=follow)
+        return scheduler.node_log(app_id, "node", node, follow=follow, since=None)
 
     def _found(self, rundir: RunDir, attempt: int) -> tuple[KubernetesScheduler, str, Json | None]:
         """What a verb acts on: the attempt's own Job, None where it is gone.

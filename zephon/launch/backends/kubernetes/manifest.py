@@ -1,15 +1,16 @@
 """An AppDef as the exact objects that are sent: a pure function of the AppDef, the options and a submission id.
 
-    Job <name>                  Indexed, one pod per node; owns the four others
+    Job <name>                  Indexed, one pod per node; owns all others
+    ConfigMap <name>            the attempt's resolved RunSpec; owns the Secret too
     Secret <name>-<submission>  by which the attempt's processes know each other
-    ConfigMap <name>            the attempt's resolved RunSpec
     ConfigMap <name>-code       the work folder, where one is given (workspace.py)
     Service <name>              headless: names for the nodes and the coordinator, also before they are ready
     Deployment <name>-coordinator   decides who is in which generation; holds nothing that cannot be rebuilt
 
 Two things come only with a submit: the owner reference, which is the Job's UID (``owned_by``), and the secret's value
 (``with_value``), which nobody but the pods ever reads. That is why the Secret's name is new with each submit: an answer that
-was lost is told from another's object without a right to read secrets.
+was lost is told from another's object without a right to read secrets; and why the Secret goes with a ConfigMap, which the
+launcher may delete where somebody has deleted the Job and left the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import yaml
 from torchx.specs import AppDef
@@ -95,10 +96,8 @@ def build(app: AppDef, options: KubernetesOptions, *, submission: str) -> Reques
     final = apply_overlay(built, options.overlay)
     overlaid = tuple(f"{name}.{line}" for name in built for line in changes(built[name], final[name]))
     notes = tuple(_notes(facts, options))
-    job, *children = final.values()
-    if packed is not None:
-        children = [workspace.config_map(_metadata(facts, options, name=f"{facts.name}-code"), packed), *children]
-    documents = (job, _secret(facts, options), *children)
+    code = [workspace.config_map(_metadata(facts, options, name=f"{facts.name}-code"), packed)] if packed is not None else []
+    documents = (final["job"], final["config_map"], _secret(facts, options), *code, final["service"], final["coordinator"])
     return Request(namespace=options.namespace, name=facts.name, documents=documents, overlaid=overlaid, notes=notes)
 
 
@@ -110,11 +109,12 @@ def _notes(facts: JobFacts, options: KubernetesOptions) -> Iterator[str]:
         yield f"shm_size={options.shm_size} is more than half of memory_mb={memory_mb}, of which it is a part"
 
 
-def owned_by(document: Json, job: Json) -> Json:
-    """A copy of an object that is deleted together with ``job`` (as the API server returned it)."""
+def owned_by(document: Json, owners: Sequence[Json]) -> Json:
+    """A copy of an object that is deleted with the last of its owners (as the API server returned them)."""
     owned = copy.deepcopy(document)
     owned["metadata"]["ownerReferences"] = [
-        {"apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
+        {key: owner[key] for key in ("apiVersion", "kind")} | {key: owner["metadata"][key] for key in ("name", "uid")}
+        for owner in owners
     ]
     return owned
 

@@ -76,6 +76,8 @@ class KubernetesOptions(Spec):
         shm_size, tmp_size: sizes of /dev/shm, which counts as the container's memory, and of /tmp.
         workspace: folder of this machine whose code runs in the pods, above the image's own.
         queue: Kueue LocalQueue; ``queue_priority`` is a WorkloadPriorityClass.
+        watch: write the causes of ended pods down while nobody asks, by a second container beside the coordinator that has
+            the token of ``service_account`` (k8s/components/watch).
         retries_per_node: crashes of one node after which the Job fails; drains, evictions and node losses do not count.
         grace_s: seconds between SIGTERM and SIGKILL; by default the drain budget and 30 s.
         keep_finished_s: how long a finished Job stays readable; None keeps it until it is deleted.
@@ -116,6 +118,7 @@ class KubernetesOptions(Spec):
     retries_per_node: NotNegative = free(20)
     grace_s: Positive | None = free(None)
     keep_finished_s: NotNegative | None = free(86400)
+    watch: bool = free(False)
     coordinator_port: Annotated[int, AtLeast(1024)] = free(29400)
     coordinator_cpu: str = free("50m")
     coordinator_memory: str = free("256Mi")
@@ -143,6 +146,12 @@ class KubernetesOptions(Spec):
             )
         for name, value in self.env.items():
             _check_plain(name, value)
+        if self.watch and self.service_account is None:
+            raise ConfigError(
+                "watch=true is set without service_account",
+                follows="nothing could read why a pod ended",
+                remedy="set service_account=zephon-job, and apply k8s/components/watch, which lets that account read pods",
+            )
         if self.queue_priority is not None and self.queue is None:
             raise ConfigError(
                 f"queue_priority={self.queue_priority!r} is set without queue",
@@ -171,7 +180,7 @@ def _check_plain(name: str, value: str) -> None:
 def _check_volume(name: str, volume: Volume) -> None:
     setting = f"volumes.{name}"
     check_dns_label(name, setting=setting)
-    if name in ("spec", "attempt-secret", "shm", "tmp", "code", "workspace"):
+    if name in ("spec", "attempt-secret", "shm", "tmp", "code", "workspace", "watcher-token"):
         raise ConfigError(
             f"{setting} uses a name that every pod already has",
             follows="two volumes of one name are refused by the API server",

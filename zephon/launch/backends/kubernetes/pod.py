@@ -7,6 +7,7 @@ orphans, so that any image works without an init program, and SIGTERM still goes
 
 from __future__ import annotations
 
+import copy
 import math
 
 from zephon.fastjson import Json
@@ -23,9 +24,11 @@ from zephon.launch.backends.kubernetes.names import (
     run_id,
 )
 from zephon.launch.backends.kubernetes.options import KubernetesOptions, Toleration, Volume
+from zephon.launch.backends.kubernetes.watch import ACCOUNT_FOLDER, MODULE
 from zephon.run import secret, specs
 
 _SPEC_FOLDER, _SECRET_FOLDER = "/etc/zephon", "/etc/zephon-secret"
+_TOKEN = "watcher-token"
 _SECRET_MODE = 0o440  # the files are root's; the pod's group may read them
 MARGIN_S = 30
 
@@ -104,7 +107,27 @@ def coordinator_template(facts: JobFacts, options: KubernetesOptions, *, command
     container["livenessProbe"] = {"tcpSocket": {"port": "meet"}, "periodSeconds": 10, "failureThreshold": 6}
     template = _template(facts, options, role="coordinator", container=container)
     template["spec"].update(hostname="coordinator", restartPolicy="Always", terminationGracePeriodSeconds=5)
+    if options.watch:
+        _add_watcher(template["spec"], facts, options)
     return template
+
+
+def _add_watcher(spec: Json, facts: JobFacts, options: KubernetesOptions) -> None:
+    """A second container, which alone has a token of the pod's account."""
+    job = ["--run", facts.job.run, "--attempt", str(facts.job.attempt), "--job", f"{options.namespace}/{facts.name}"]
+    main = copy.deepcopy(spec["containers"][0])
+    for unneeded in ("ports", "readinessProbe", "livenessProbe"):
+        del main[unneeded]
+    main["env"] = [entry for entry in main["env"] if entry["name"] != secret.GIVEN]
+    token = {"name": _TOKEN, "mountPath": ACCOUNT_FOLDER, "readOnly": True}
+    mounts = [*(mount for mount in main["volumeMounts"] if mount["name"] != "attempt-secret"), token]
+    watcher = {**main, "name": "watcher", "command": [facts.role.entrypoint, "-m", MODULE, *job], "volumeMounts": mounts}
+    spec["containers"].append(watcher)
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    ]
+    spec["volumes"].append({"name": _TOKEN, "projected": {"sources": sources, "defaultMode": _SECRET_MODE}})
 
 
 def _template(facts: JobFacts, options: KubernetesOptions, *, role: str, container: Json) -> Json:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 from typing import NamedTuple
 
 from zephon.errors import ConfigError
@@ -15,9 +14,9 @@ from zephon.fastjson import Json
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.errors import Forbidden
 from zephon.launch.backends.kubernetes.manifest import Request
-from zephon.launch.backends.kubernetes.names import quantity
 from zephon.launch.backends.kubernetes.options import KubernetesOptions
 from zephon.launch.backends.kubernetes.queue import check_queue
+from zephon.launch.backends.kubernetes.quotas import quota_remarks
 from zephon.launch.backends.kubernetes.submit import ours
 
 
@@ -136,67 +135,3 @@ def check_pod(cluster: Cluster, job: Json) -> bool:
         if "exceeded quota" not in error.what:  # how much is missing of which quota is said below
             raise
     return True
-
-
-def quota_remarks(cluster: Cluster, request: Request) -> list[str]:
-    """What the namespace's quotas have no room for at present.
-
-    Raises:
-        ConfigError: a quota that is smaller than this job alone, the coordinator's pod included.
-    """
-    namespace, needs = request.namespace, needed(request)
-    try:
-        quotas = cluster.find("ResourceQuota", namespace)
-    except Forbidden:
-        return [f"you may not read the quotas of namespace {namespace}: whether there is room was not checked"]
-    remarks = []
-    for quota in quotas:
-        if any(quota["spec"].get(scope) for scope in ("scopes", "scopeSelector")):
-            continue
-        name, status = quota["metadata"]["name"], quota.get("status") or {}
-        for key, hard in (status.get("hard") or quota["spec"].get("hard") or {}).items():
-            need = needs.get(key.removeprefix("requests.") if key in ("requests.cpu", "requests.memory") else key)
-            if need is None:
-                continue
-            most, used = _amount(hard), _amount((status.get("used") or {}).get(key, "0"))
-            if need > most:
-                raise ConfigError(
-                    f"quota {name} of namespace {namespace} allows {key}={hard}, and this job needs {_plain(need)} with its "
-                    "coordinator",
-                    follows="some of its pods could never be created",
-                    remedy="ask for fewer nodes=, or less scheduler.options.cpu, memory_mb or gpu, or have the quota raised",
-                )
-            if need > most - used:
-                remarks.append(
-                    f"quota {name}: {key} has {_plain(most - used)} left of {hard} and this job needs {_plain(need)}: "
-                    "some pods wait until other jobs end"
-                )
-    return remarks
-
-
-def needed(request: Request) -> dict[str, Decimal]:
-    """What all pods of a request ask a quota for: of nodes and coordinator, by the quota's keys."""
-    total: dict[str, Decimal] = {"pods": Decimal(0), "count/jobs.batch": Decimal(1)}
-    for document in request.documents:
-        count = {"Job": "completions", "Deployment": "replicas"}.get(document["kind"])
-        if count is None:
-            continue
-        replicas = Decimal(document["spec"][count])
-        total["pods"] += replicas
-        for container in document["spec"]["template"]["spec"]["containers"]:
-            for part, values in (container.get("resources") or {}).items():
-                for resource, value in values.items():
-                    for key in (f"{part}.{resource}", *([resource] if part == "requests" else ())):
-                        total[key] = total.get(key, Decimal(0)) + replicas * _amount(value)
-    return total
-
-
-def _amount(text: object) -> Decimal:
-    return Decimal(0) if str(text) in ("0", "") else quantity(str(text), setting="quota")
-
-
-def _plain(value: Decimal) -> str:
-    for unit, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20)):
-        if value >= size:
-            return f"{float(value / size):.4g}{unit}"
-    return f"{float(value):g}"

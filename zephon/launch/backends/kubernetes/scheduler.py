@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, TypeVar
 
-from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
 from torchx.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, Role, RoleStatus, runopts
 
-from zephon.errors import ConfigError
 from zephon.fastjson import Json
 from zephon.launch.appdef import ROLE
 from zephon.launch.backends.kubernetes import names
 from zephon.launch.backends.kubernetes.client import Cluster
 from zephon.launch.backends.kubernetes.errors import ClusterError, NoAnswer, NotFound
+from zephon.launch.backends.kubernetes.history import warnings_of
 from zephon.launch.backends.kubernetes.living import labels_of, left
 from zephon.launch.backends.kubernetes.logs import node_log
 from zephon.launch.backends.kubernetes.manifest import Request, build
@@ -31,7 +31,7 @@ from zephon.launch.backends.kubernetes.queue import check_queue, is_queued, queu
 from zephon.launch.backends.kubernetes.rescale import Rescaled, check_not_ended, check_rescale, effect, rescale_job
 from zephon.launch.backends.kubernetes.status import Phase, Summary, conditions_of, summarize
 from zephon.launch.backends.kubernetes.submit import create_all
-from zephon.launch.backends.submission import APP_STATES
+from zephon.launch.backends.submission import APP_STATES, NodeLogs
 
 _PHASES: dict[Phase, AppState] = {
     "Pending": AppState.PENDING,
@@ -50,7 +50,7 @@ class _Options(runopts):  # type: ignore[misc]
         return options_from(cfg).to_dict()
 
 
-class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
+class KubernetesScheduler(NodeLogs[Json]):
     """One cluster; nothing is opened before the first verb that needs it.
 
     Args:
@@ -158,7 +158,7 @@ class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
 
         pods = ask("its pods", lambda: cluster.find("Pod", job["metadata"]["namespace"], labels=labels_of(job)))
         queued = ask("its queue", lambda: queue_status(cluster, job))
-        warnings = ask("its events", lambda: _warnings(cluster, job, pods or ()))
+        warnings = ask("its events", lambda: warnings_of(cluster, job, pods or ()))
         return summarize(job, pods, queued=queued, warnings=warnings or (), unasked=unasked)
 
     def list(self, cfg: Json | None = None) -> list[ListAppResponse]:
@@ -173,32 +173,10 @@ class KubernetesScheduler(Scheduler[Json]):  # type: ignore[misc]
             for job in jobs
         ]
 
-    def log_iter(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterable[str]:
-        """The log of node ``k``, over all pods that have had that index; ``role_name`` may be ``coordinator``.
-
-        Raises:
-            ConfigError: ``until`` or separate streams, which Kubernetes does not keep.
-        """
-        if until is not None or streams not in (None, Stream.COMBINED):
-            raise ConfigError(
-                "until= and separate streams are not available on Kubernetes",
-                follows="the lines could not be told apart",
-                remedy="leave them out: stdout and stderr come as one stream",
-            )
+    def node_log(self, app_id: str, role: str, node: int, *, follow: bool, since: datetime | None) -> Iterable[str]:
+        """The log of a node, over all pods that have had that index; ``role`` may be ``coordinator``."""
         namespace, name = self._parse(app_id)
-        cluster = self._cluster(self.options)
-        lines = node_log(cluster, namespace, name, role=role_name, index=k, follow=should_tail, since=since)
-        return filter_regex(regex, lines) if regex else lines
+        return node_log(self._cluster(self.options), namespace, name, role=role, index=node, follow=follow, since=since)
 
     # change
 
@@ -269,15 +247,6 @@ def create_scheduler(session_name: str, **kwargs: Any) -> KubernetesScheduler:
     """TorchX's factory; ``options`` may be a KubernetesOptions. TorchX passes other arguments to every factory."""
     options = kwargs.get("options")
     return KubernetesScheduler(session_name, options if isinstance(options, KubernetesOptions) else None)
-
-
-def _warnings(cluster: Cluster, job: Json, pods: Sequence[Json]) -> Sequence[Json]:
-    """The Job's warning events, asked for only where pods are missing."""
-    nodes = [pod for pod in pods if pod["metadata"]["labels"].get(names.ROLE) == "node"]
-    if job["spec"].get("suspend") or len(nodes) >= int(job["spec"].get("completions") or 0):
-        return ()
-    fields = f"involvedObject.kind=Job,involvedObject.name={job['metadata']['name']},type=Warning"
-    return cluster.find("Event", job["metadata"]["namespace"], fields=fields)
 
 
 def _settled(job: Json) -> bool:

@@ -53,6 +53,7 @@ class Summary:
     refused: str = ""
     waits: str = ""
     pods: tuple[Pod, ...] = ()
+    pods_known: bool = True
     wanted: int = 0
     restarts: int = 0
 
@@ -100,6 +101,7 @@ def summarize(
         refused=refused[0] if refused else "",
         waits=queued.reason if queued.reason and state == "QUEUED" else "",
         pods=nodes,
+        pods_known=pods is not None,
         wanted=wanted,
         restarts=int(status.get("failed") or 0),
     )

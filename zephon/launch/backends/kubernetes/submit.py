@@ -1,6 +1,6 @@
 """A submit: the Job first, then what it owns. It is safe to repeat, and it is undone wherever it is cut off.
 
-    dry run on the server ─► Job ─► Secret, ConfigMap, Service, ... owned by it     an error, Ctrl-C: the Job is deleted
+    dry run on the server ─► Job ─► ConfigMap, Secret, Service, ... owned by it     an error, Ctrl-C: the Job is deleted
 
 The name is fixed beforehand, and every object carries the submit's id: an object of this id is found again after a lost
 answer, one of another id is somebody else's.
@@ -22,7 +22,7 @@ def create_all(cluster: Cluster, documents: Sequence[Json], *, dry_run: bool) ->
     """Creates a Job and what it owns; returns the Job as it is stored.
 
     Args:
-        documents: the Job first.
+        documents: the Job first, then the ConfigMap that owns the Secret with it.
         dry_run: the server checks all of them before the first is created.
     Raises:
         ClusterError: refused or unreachable; then nothing stays in the cluster, unless it cannot be reached to undo it.
@@ -34,9 +34,13 @@ def create_all(cluster: Cluster, documents: Sequence[Json], *, dry_run: bool) ->
             cluster.create(document, dry_run=True)
     try:
         created = created or create_once(cluster, job)
-        for child in children:
-            child = owned_by(child, created)
-            create_once(cluster, with_value(child) if child["kind"] == "Secret" else child)
+        first, *others = children
+        specification = create_once(cluster, owned_by(first, [created]))
+        for child in others:
+            secret = child["kind"] == "Secret"
+            create_once(
+                cluster, with_value(owned_by(child, [created, specification])) if secret else owned_by(child, [created])
+            )
     except BaseException:  # Ctrl-C too
         _undo(cluster, job)
         raise

@@ -87,7 +87,7 @@ def unpack(template: Json, *, source: str) -> None:
         source: name of the ConfigMap.
     """
     spec = template["spec"]
-    (main,) = spec["containers"]
+    main = spec["containers"][0]
     spec["volumes"] += [{"name": "code", "configMap": {"name": source}}, {"name": VOLUME, "emptyDir": {"sizeLimit": "1Gi"}}]
     spec["initContainers"] = [
         {

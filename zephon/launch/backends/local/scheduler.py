@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, StructuredOpts
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, StructuredOpts
 from torchx.specs import AppDef, AppDryRunInfo, ReplicaStatus, Role, RoleStatus, runopts
 
 from zephon.errors import ConfigError, ZephonError
@@ -28,7 +28,7 @@ from zephon.launch.backends.local.commands import Stop
 from zephon.launch.backends.local.gpus import devices, gpus_of_node
 from zephon.launch.backends.local.index import add, app_id_of, app_of, apps, find_app
 from zephon.launch.backends.local.supervision import read_state, send_command
-from zephon.launch.backends.submission import APP_STATES
+from zephon.launch.backends.submission import APP_STATES, NodeLogs
 from zephon.run.attempt import logs_of
 from zephon.run.directory import RunDir
 from zephon.run.supervisor_files import LocalRequest, supervisor_began, supervisor_lives, write_request
@@ -50,7 +50,7 @@ class LocalOpts(StructuredOpts):  # type: ignore[misc]
     """token of the run's lease, when the caller has taken it"""
 
 
-class LocalScheduler(Scheduler[LocalOpts]):  # type: ignore[misc]
+class LocalScheduler(NodeLogs[LocalOpts]):
     """See the module; constructing touches nothing."""
 
     def __init__(self, session_name: str) -> None:
@@ -143,19 +143,15 @@ class LocalScheduler(Scheduler[LocalOpts]):  # type: ignore[misc]
         with contextlib.suppress(ZephonError, ConnectionError):
             send_command(app.rundir, app.attempt, Stop())
 
-    def log_iter(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterable[str]:
+    def node_log(self, app_id: str, role: str, node: int, *, follow: bool, since: datetime | None) -> Iterable[str]:
         app = app_of(app_id)
-        return node_lines(app.rundir, app.attempt, k, follow=should_tail, pattern=regex or "")
+        if since is not None:
+            raise ConfigError(
+                f"since={since}: the lines of a node's log on this machine have no time of their own",
+                follows="lines from before would be shown too",
+                remedy="leave it out",
+            )
+        return node_lines(app.rundir, app.attempt, node, follow=follow)
 
 
 def create_scheduler(session_name: str, **_: Any) -> LocalScheduler:
@@ -172,10 +168,10 @@ def _did_not_start(log: Path) -> ConfigError:
     )
 
 
-def node_lines(rundir: RunDir, attempt: int, node: int, *, follow: bool, pattern: str = "") -> Iterator[str]:
-    """Lines of a node's agent and workers that a regular expression matches; with ``follow`` until the attempt has ended."""
+def node_lines(rundir: RunDir, attempt: int, node: int, *, follow: bool) -> Iterator[str]:
+    """Lines of a node's agent and workers; with ``follow`` until the attempt has ended."""
     logs = logs_of(rundir, attempt) / f"node-{node}"
-    wanted, offsets = re.compile(pattern), dict[Path, int]()
+    offsets = dict[Path, int]()
     while True:
         alive = supervisor_lives(rundir, attempt)
         for path in sorted(logs.glob("*.log")) if logs.exists() else []:
@@ -184,9 +180,7 @@ def node_lines(rundir: RunDir, attempt: int, node: int, *, follow: bool, pattern
                 text = file.read()
             end = text.rfind(b"\n") + 1 if follow and alive else len(text)
             offsets[path] = offsets.get(path, 0) + end
-            for line in text[:end].decode(errors="replace").splitlines(keepends=True):
-                if wanted.search(line):
-                    yield line
+            yield from text[:end].decode(errors="replace").splitlines(keepends=True)
         if not follow or not alive:
             return
         time.sleep(0.2)
