@@ -27,7 +27,7 @@ LAST = {
     "Y": 13,
     "Z": 7,
 }
-BUILT_LATER = {"H09"}
+BUILT_LATER: set[str] = set()
 MAKE_NO_SENSE = {"C03", "C07", "C13", "I07", "J05", "J07", "J09"}
 
 

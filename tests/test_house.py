@@ -220,6 +220,8 @@ def test_the_public_names_are_these() -> None:
         "Dataset",
         "InMemoryShard",
         "MixtureSpec",
+        "Phase",
+        "PhasedMixtureWorkSource",
         "Pipeline",
         "SampleBatch",
         "SampleMeta",

@@ -35,13 +35,22 @@ if TYPE_CHECKING:
     from zephon.ops.tokenizers import load_tokenizer
     from zephon.pipeline.pipeline import Pipeline
     from zephon.types import Address
-    from zephon.work import MixtureSpec, StaticMixtureWorkSource, TokenEstimation, WorkSource
+    from zephon.work import (
+        MixtureSpec,
+        Phase,
+        PhasedMixtureWorkSource,
+        StaticMixtureWorkSource,
+        TokenEstimation,
+        WorkSource,
+    )
 
 __all__ = [
     "Address",
     "Dataset",
     "InMemoryShard",
     "MixtureSpec",
+    "Phase",
+    "PhasedMixtureWorkSource",
     "Pipeline",
     "SampleBatch",
     "SampleMeta",
@@ -66,7 +75,14 @@ _HOMES = {
     "zephon.errors": ("ZephonError",),
     "zephon.ops.tokenizers": ("load_tokenizer",),
     "zephon.types": ("Address",),
-    "zephon.work": ("MixtureSpec", "StaticMixtureWorkSource", "TokenEstimation", "WorkSource"),
+    "zephon.work": (
+        "MixtureSpec",
+        "Phase",
+        "PhasedMixtureWorkSource",
+        "StaticMixtureWorkSource",
+        "TokenEstimation",
+        "WorkSource",
+    ),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

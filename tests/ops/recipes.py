@@ -10,7 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.laws import Recipe
-from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource, TokenEstimation
+from zephon import (
+    Dataset,
+    InMemoryShard,
+    Phase,
+    PhasedMixtureWorkSource,
+    Pipeline,
+    StaticMixtureWorkSource,
+    TokenEstimation,
+    WorkSource,
+)
 
 Build = Callable[[Pipeline], Pipeline]
 LANES, GLOBAL_BATCH = 8, 16
@@ -158,7 +167,17 @@ PIPELINES: dict[str, Build] = {
 }
 
 
-def recipe(build: Build) -> Recipe:
+def phased_source() -> PhasedMixtureWorkSource:
+    """The same datasets in three phases: c joins with a change, b leaves."""
+    phases = [
+        Phase({"a": 5, "b": 4}, until="1500 tokens"),
+        Phase({"a": 2, "b": 2, "c": 1}, until="4000 tokens", change="linear"),
+        Phase({"a": 1, "c": 2}),
+    ]
+    return PhasedMixtureWorkSource(datasets(), phases, seed=11, chunk_bytes=300, token_estimation=TokenEstimation(primer=0.053))
+
+
+def recipe(build: Build, of: Callable[[], WorkSource] = source) -> Recipe:
     """8 lanes, a global batch of 16, a flush every 3 chunks."""
 
     def make(dp_degree: int = 1, dp_group_id: int = 0, microbatch_size: int = 2, **options: Any) -> Pipeline:
@@ -170,7 +189,7 @@ def recipe(build: Build) -> Recipe:
             "prefetch_batches": 0,
             "quarantine_budget": 1000,
         }
-        pipeline = Pipeline(source()).options(**{**fixed, "dp_degree": dp_degree, "dp_group_id": dp_group_id, **options})
+        pipeline = Pipeline(of()).options(**{**fixed, "dp_degree": dp_degree, "dp_group_id": dp_group_id, **options})
         return build(pipeline).batch(microbatch_size)
 
     return make

@@ -8,11 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zephon.launch.config.schema import is_spec, without_none
-from zephon.spec.experiment import DatasetSpec, EvalDatasetSpec, RunSpec, Spec, StageSpec
+from zephon.spec.base import Spec
+from zephon.spec.experiment import DatasetSpec, EvalDatasetSpec, PhaseSpec, RunSpec, StageSpec
 from zephon.spec.fields import rules_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "config.md"
-BELOW = {"data.datasets.NAME": DatasetSpec, "trainer.eval_data.NAME": EvalDatasetSpec, "stages.own.NAME": StageSpec}
+BELOW = {
+    "data.datasets.NAME": DatasetSpec,
+    "data.phases.NAME": PhaseSpec,
+    "trainer.eval_data.NAME": EvalDatasetSpec,
+    "stages.own.NAME": StageSpec,
+}
 
 
 def fields() -> Iterator[tuple[str, str, str, str]]:

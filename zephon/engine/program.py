@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -54,7 +54,7 @@ class Program:
         accumulators: run per lane, in order.
         flush_every: chunks between sentinels, at least 1.
         quarantine: which documents go into quarantine.
-        weights: the source's mixture in the order of the datasets, or None.
+        mixture_at: the source's mixture at a position of a lane, in the order of the datasets; None where it has none.
         names: of the stages, for the meters.
     """
 
@@ -64,11 +64,11 @@ class Program:
     accumulators: list[AccumulatorOp]
     flush_every: int
     quarantine: QuarantinePolicy = _NO_QUARANTINE
-    weights: Sequence[Fraction] | None = None
+    mixture_at: Callable[[int], Sequence[Fraction] | None] = lambda position: None
     names: Sequence[str] = ()
 
     def context(self, lane: int) -> LaneContext:
-        return LaneContext(lane, len(self.datasets), self.datasets, self.weights)
+        return LaneContext(lane, len(self.datasets), self.datasets, self.mixture_at)
 
     def work(self, group: ChunkGroup) -> list[ChunkResult | Exception]:
         """Reads the chunks of a group and runs the stages over each. Runs on a worker.

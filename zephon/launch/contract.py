@@ -1,6 +1,6 @@
 """The contract: what a run has promised, compared at every resume and rescale.
 
-    pinned     a difference is refused; ``fork=NAME`` starts a new run with it
+    pinned     a difference is refused; ``fork=NAME`` starts a new run with it. Phases that have not begun may change
     guarded    a difference is refused unless its field is named in ``allow=[...]``; then it is recorded
     free       never looked at
 
@@ -19,6 +19,7 @@ from zephon.fastjson import Json
 from zephon.run.contract_file import Contract, Kind, write_contract
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
+from zephon.work.curriculum import curriculum_change
 
 NOT_SET = "(not set)"
 FILES = " (its files)"
@@ -101,8 +102,15 @@ def check(
     allow: Sequence[str] = (),
     run: str,
     seen: Seen = NOTHING_SEEN,
+    steps: int | None = None,
 ) -> list[Difference]:
-    """The guarded differences that ``allow`` permits; ``seen`` is the data as it is now, where the launcher sees it.
+    """The differences that a start takes over: guarded ones that ``allow`` names, and phases that have not begun.
+
+    Args:
+        contract, spec, run: of the run, what is asked for, and the run's name for errors.
+        allow: guarded fields that may differ.
+        seen: the data as it is now, where the launcher sees it.
+        steps: how many the run has done: phases may differ from there on; None where nobody knows, and none may.
 
     Raises:
         ContractError: a pinned field differs, or a guarded one that is not allowed.
@@ -118,17 +126,23 @@ def check(
                 follows="a change of it would alter the data of later steps" if pinned else "the argument would have no effect",
                 remedy="start a new run from the checkpoint with fork=NAME" if pinned else nearest(name, guarded),
             )
-    refused = [d for d in differing if d.kind == "pinned" or not any(_covers(name, d.field) for name in allow)]
+    curriculum = curriculum_change(contract.pinned, spec)
+    future = curriculum.fields if steps is not None and curriculum.is_future(steps) else ()
+    accepted = [d for d in differing if d.field in future or (d.kind == "guarded" and any(_covers(n, d.field) for n in allow))]
+    refused = [d for d in differing if d not in accepted]
     if refused:
-        raise _refusal(refused, run)
-    return differing
+        past = ""
+        if steps is not None and not future and any(d.field in curriculum.fields for d in refused):
+            past = f"; step {curriculum.step:,} is the first that would differ, and {steps:,} steps are done"
+        raise _refusal(refused, run, past)
+    return accepted
 
 
 def _covers(name: str, field: str) -> bool:
     return field == name or field.startswith(name + ".")
 
 
-def _refusal(refused: list[Difference], run: str) -> ContractError:
+def _refusal(refused: list[Difference], run: str, past: str) -> ContractError:
     pinned = [d for d in refused if d.kind == "pinned"]
     lines = "; ".join(f"{d.field} is {shown(d.run)} in the run and {shown(d.now)} now" for d in refused)
     typed = [d for d in refused if FILES not in d.field and d.field != TOKEN_IDS]
@@ -144,7 +158,7 @@ def _refusal(refused: list[Difference], run: str) -> ContractError:
         ways.append(f"allow it with allow=[{names}]")
     ways.append("or start a new run from its checkpoint with fork=NEW_NAME")
     error = ContractError(
-        f"{run}: {lines}",
+        f"{run}: {lines}{past}",
         follows="later steps would be trained on other data than the run has promised"
         if pinned
         else "later steps would train another model or by another rule than the run has promised",
@@ -162,10 +176,30 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def record(rundir: RunDir, contract: Contract, spec: RunSpec, allowed: list[Difference], *, attempt: int) -> None:
-    """Writes the contract at a start, with the guarded values now in force and the changes that were allowed."""
+def record(
+    rundir: RunDir,
+    contract: Contract,
+    spec: RunSpec,
+    allowed: list[Difference],
+    *,
+    attempt: int,
+    steps: int | None = None,
+    files: Json | None = None,
+) -> None:
+    """Writes the contract at a start, with the values now in force and the changes that were accepted.
+
+    Args:
+        rundir, contract, spec, attempt: of the run, before this start, and what is started.
+        allowed: what `check` has let through.
+        steps: how many the run has done.
+        files: the data's present listing: that of a dataset which joins is added.
+    """
     if allowed:
-        entries = [{**dataclasses.asdict(d), "attempt": attempt, "time": time.time()} for d in allowed]
-        guarded = contract_of(spec).guarded
-        contract = dataclasses.replace(contract, guarded=guarded, allowed=(*contract.allowed, *entries))
+        moment = {"attempt": attempt, "time": time.time()}
+        entries = [{**dataclasses.asdict(d), **moment, **({"step": steps} if d.kind == "pinned" else {})} for d in allowed]
+        now = contract_of(spec)
+        listed = {**(files or {}), **contract.files} if contract.files is not None else None
+        contract = dataclasses.replace(
+            contract, pinned=now.pinned, guarded=now.guarded, files=listed, allowed=(*contract.allowed, *entries)
+        )
     write_contract(rundir, contract)

@@ -30,7 +30,7 @@ from zephon.run.environment import environment, write_environment
 from zephon.run.events import EventLog, EventReader
 from zephon.run.handle import Handle, read_handle, write_handle
 from zephon.run.lease import Lease
-from zephon.run.ledger import has_ledger
+from zephon.run.ledger import has_ledger, steps_recorded
 from zephon.run.specs import first_spec, new_attempt, newest_spec
 from zephon.run.state import AttemptState
 from zephon.spec.experiment import RunSpec
@@ -138,7 +138,7 @@ def start(
         write_environment(rundir, attempt, environment(overrides, choices or {}))
         if seen.files is not None and not _trained(rundir):
             forget_measures(rundir, contract)
-        contracts.record(rundir, contract, spec, allowed, attempt=attempt)
+        contracts.record(rundir, contract, spec, allowed, attempt=attempt, steps=steps_done(rundir), files=seen.files)
         EventLog(rundir, attempt, "launcher").write("start", nodes=spec.nodes, resumed_at=max(done, 0), sha256=spec.sha256())
         job = job_of(spec, rundir, attempt, worker)
         submitted = Handle(scheduler=spec.scheduler.name, handle="", worker=worker, time=time.time())
@@ -218,10 +218,18 @@ def _contract(
             contract = dataclasses.replace(contract, files=seen.files, token_ids=seen.token_ids)
         else:
             contract = contracts.contract_of(spec, seen=seen)
-    allowed = contracts.check(contract, spec, allow=allow, run=spec.name, seen=seen)
+    allowed = contracts.check(contract, spec, allow=allow, run=spec.name, seen=seen, steps=steps_done(rundir))
     if contract.token_ids is None:  # promised from now on
         contract = dataclasses.replace(contract, token_ids=seen.token_ids)
     return contract, allowed
+
+
+def steps_done(rundir: RunDir) -> int | None:
+    """How many steps the run has trained at most: those after its checkpoint are trained again, with the same data.
+
+    None before the first, and where this machine does not see the run's records.
+    """
+    return max(newest_checkpoint(rundir), steps_recorded(rundir)) if _trained(rundir) else None
 
 
 def data_seen(spec: RunSpec, *, ids: bool = True) -> contracts.Seen:

@@ -46,9 +46,9 @@ class EnsureMixture(AccumulatorOp):
     def _weights(self) -> Mapping[str, float]:
         return self.mixture or {}
 
-    def check_source(self, names: Sequence[str], weights: Sequence[Fraction] | None) -> None:
+    def check_source(self, names: Sequence[str], *, mixed: bool) -> None:
         """Raises ConfigError when there is no target, or it names other datasets."""
-        if self.mixture is None and weights is None and len(names) > 1:
+        if self.mixture is None and not mixed and len(names) > 1:
             raise ConfigError(
                 "ensure_mixture has no target: neither it nor the source has a mixture",
                 remedy="give mixture={dataset: weight}",
@@ -61,26 +61,31 @@ class EnsureMixture(AccumulatorOp):
             )
 
     def open(self, context: LaneContext) -> Accumulator:
-        weights = context.weights
+        return Balance(self, context)
+
+    def weights_at(self, position: int, context: LaneContext) -> list[int]:
+        """Whole numbers in the ratio of the mixture at a position of the lane."""
+        weights = context.mixture_at(position)
         if self.mixture is not None:
             weights = [Fraction(self._weights()[name]) for name in context.names]
         if weights is None:
             weights = [Fraction(1)] * context.datasets
         scale = math.lcm(*(weight.denominator for weight in weights))
-        return Balance(self, [int(weight * scale) for weight in weights], context)
+        return [int(weight * scale) for weight in weights]
 
 
 class Balance(Counting):
     """A lane's queues."""
 
-    def __init__(self, op: EnsureMixture, weights: list[int], context: LaneContext) -> None:
+    def __init__(self, op: EnsureMixture, context: LaneContext) -> None:
         super().__init__()
-        self._op, self._weights, self._context = op, weights, context
-        self._sum = sum(weights)
+        self._op, self._context = op, context
         self._warned = False
         self.start(0)
 
     def start(self, position: int) -> None:
+        self._weights = self._op.weights_at(position, self._context)
+        self._sum = sum(self._weights)
         self._blocks: list[Block] = []
         self._queues: list[collections.deque[tuple[int, int]]] = [collections.deque() for _ in self._weights]
         self._emitted = [0] * len(self._weights)

@@ -9,7 +9,7 @@ An op is a frozen description; `describe` gives all of it that defines the strea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Protocol
 
@@ -66,13 +66,13 @@ class LaneContext:
         lane: the lane's number.
         datasets: how many datasets the source has.
         sources: the datasets themselves, for names and addresses.
-        weights: the source's mixture in the order of the datasets, or None.
+        mixture_at: the source's mixture at a position of the lane, in the order of the datasets; None where it has none.
     """
 
     lane: int
     datasets: int
     sources: Sequence[Dataset] = ()
-    weights: Sequence[Fraction] | None = None
+    mixture_at: Callable[[int], Sequence[Fraction] | None] = lambda position: None
 
     @property
     def names(self) -> list[str]:

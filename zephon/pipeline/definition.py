@@ -124,7 +124,7 @@ class Definition:
         return dataclasses.replace(self, options=self.options.updated(changes))
 
     def calibrated(self, counts: Counts) -> Self:
-        """With what each dataset's sample holds; it is then not measured again."""
+        """With what each dataset's sample holds; only those that it does not name are measured, when they are needed."""
         return dataclasses.replace(self, measured={name: Sampled(*map(int, numbers)) for name, numbers in counts.items()})
 
     def _refuse_after_batch(self, name: str) -> None:
@@ -203,7 +203,7 @@ class Definition:
     @functools.cached_property
     def graph(self) -> Graph:
         """The ops by where they run. Raises ConfigError for an order that cannot work."""
-        check_order(self.ops, self.names, self.weights)
+        check_order(self.ops, self.names, mixed=self.source.mixture is not None or bool(self.source.phases))
         first = next((i for i, op in enumerate(self.ops) if isinstance(op, AccumulatorOp)), len(self.ops))
         stages = [op for op in self.ops[:first] if isinstance(op, StageOp)]
         in_lane = [PostPackingStage(op=op) if isinstance(op, StageOp) else op for op in self.ops[first:]]
@@ -257,16 +257,16 @@ class Definition:
     @functools.cached_property
     def counts(self) -> Counts:
         """What each dataset's sample holds: given, or measured when it is first asked for."""
-        if self.measured is not None:
-            return self.measured
-        estimation = self.source.estimation
+        known, estimation = self.measured or {}, self.source.estimation
         if estimation is None:
-            return {}
+            return known
+        if all(name in known for name in self.names):
+            return {name: known[name] for name in self.names}
         ops = self.graph.stages
         policy = dataclasses.replace(self.quarantine, budget=estimation.calibration_samples)
         stages = [*(op.stage() for op in ops), extract_token_columns]
         return {
-            name: measure(self.source, index, stages, policy, estimation.calibration_samples)
+            name: known.get(name) or measure(self.source, index, stages, policy, estimation.calibration_samples)
             for index, name in enumerate(self.names)
         }
 
@@ -320,7 +320,7 @@ class Definition:
             accumulators,
             self.flush_every * self.fineness or 1,
             self.quarantine,
-            self.weights,
+            plan.mixture_at,
             [*(op.name for op in stages), *("columns" for _ in extraction)],
         )
 

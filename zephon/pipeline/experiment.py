@@ -11,7 +11,8 @@ from zephon.ops.tokenizers import Tokenizer
 from zephon.pipeline.pipeline import Pipeline
 from zephon.spec.experiment import DatasetSpec, DataSpec, EvalDatasetSpec, RunSpec
 from zephon.spec.fields import OnError
-from zephon.work import StaticMixtureWorkSource, TokenEstimation
+from zephon.work import PhasedMixtureWorkSource, StaticMixtureWorkSource, TokenEstimation, WorkSource
+from zephon.work.curriculum import phases_of
 
 Datasets = Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec]
 EVAL_CHUNK_BYTES = 16384  # at most; small, so that a small text reaches every lane
@@ -22,18 +23,8 @@ def pipeline(
 ) -> Pipeline:
     """The experiment's pipeline for one data-parallel rank; ``datasets`` where they have been listed already."""
     data, shape = spec.data, spec.pipeline
-    source = StaticMixtureWorkSource(
-        datasets or datasets_of(spec),
-        {name: dataset.weight for name, dataset in data.datasets.items()},
-        seed=data.seed,
-        shuffle_shards=data.shuffle_chunks,
-        shuffle_within_shard=data.shuffle_documents,
-        exhausted_policy=data.exhausted,
-        token_estimation=TokenEstimation(primer=data.tokens_per_byte) if data.tokens_per_byte else None,
-        chunk_bytes=data.chunk_bytes,
-    )
     built = (
-        _options(Pipeline(source), spec, dp_rank, dp_size)
+        _options(Pipeline(source_of(spec, datasets or datasets_of(spec))), spec, dp_rank, dp_size)
         .options(flush_every_k_chunks=shape.flush_every_k_chunks or None)
         .options(on_error=_on_error(data), quarantine_budget=data.quarantine_budget)
         .tokenize(tokenizer, field=_field(data.datasets), special_tokens=spec.tokenizer.special_tokens)
@@ -42,6 +33,33 @@ def pipeline(
     if shape.shuffle_buffer:
         built.shuffle(shape.shuffle_buffer, seed=shape.shuffle_seed)
     return built.batch(spec.trainer.microbatch_size)
+
+
+def source_of(spec: RunSpec, datasets: list[Dataset]) -> WorkSource:
+    """What the experiment trains on, in which order; ``datasets`` as `datasets_of` lists them."""
+    data = spec.data
+    estimation = TokenEstimation(primer=data.tokens_per_byte) if data.tokens_per_byte else None
+    if data.phases is not None:
+        return PhasedMixtureWorkSource(
+            datasets,
+            phases_of(spec),
+            seed=data.seed,
+            shuffle_shards=data.shuffle_chunks,
+            shuffle_within_shard=data.shuffle_documents,
+            exhausted_policy=data.exhausted,
+            token_estimation=estimation,
+            chunk_bytes=data.chunk_bytes,
+        )
+    return StaticMixtureWorkSource(
+        datasets,
+        {name: dataset.weight for name, dataset in data.datasets.items()},
+        seed=data.seed,
+        shuffle_shards=data.shuffle_chunks,
+        shuffle_within_shard=data.shuffle_documents,
+        exhausted_policy=data.exhausted,
+        token_estimation=estimation,
+        chunk_bytes=data.chunk_bytes,
+    )
 
 
 def datasets_of(spec: RunSpec) -> list[Dataset]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 from zephon.errors import ConfigError
 from zephon.ops.balance import EnsureMixture
@@ -12,13 +11,13 @@ from zephon.ops.pack import Pack
 from zephon.ops.tokenize import Tokenize
 
 
-def check_order(ops: Sequence[Op], names: Sequence[str], weights: Sequence[Fraction] | None) -> None:
+def check_order(ops: Sequence[Op], names: Sequence[str], *, mixed: bool) -> None:
     """Raises ConfigError for ops in an order, or with options, that cannot work together.
 
     Args:
         ops: before batch, in order.
         names: of the datasets.
-        weights: of the source's mixture, or None.
+        mixed: whether the source has a mixture.
     """
     packed: Op | None = None
     held: Op | None = None
@@ -45,6 +44,6 @@ def check_order(ops: Sequence[Op], names: Sequence[str], weights: Sequence[Fract
                     remedy="leave padding out: packing needs none",
                 )
         if isinstance(op, EnsureMixture):
-            op.check_source(names, weights)
+            op.check_source(names, mixed=mixed)
         if isinstance(op, AccumulatorOp):
             held = op

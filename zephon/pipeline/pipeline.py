@@ -87,9 +87,11 @@ class Pipeline(DocumentOps, LaneOps):
         """Tokens and bytes of each dataset's sample and their standard error, measured once for this pipeline.
 
         Args:
-            counts: what the run has measured before; None measures now.
+            counts: what the run has measured before; a dataset that it does not name is measured now.
         """
-        self._definition = self._definition.calibrated(self._definition.counts if counts is None else counts)
+        if counts is not None:
+            self._definition = self._definition.calibrated(counts)
+        self._definition = self._definition.calibrated(self._definition.counts)
         return self._definition.counts
 
     @named_options

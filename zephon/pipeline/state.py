@@ -19,9 +19,9 @@ from zephon.cursor import (
     SavedState,
     merge_states,
     refuse_different_skips,
-    refuse_other_stream,
 )
 from zephon.errors import StateError
+from zephon.pipeline.continued import continued
 from zephon.pipeline.definition import Definition
 
 _STEP_BYTES = 8
@@ -79,8 +79,10 @@ def restored(definition: Definition, state: SavedState) -> tuple[Definition, Ran
     plain = _checked(state)
     stream = json.loads(plain["stream"])
     if definition.source.estimation is not None:
-        definition = definition.calibrated(stream.get("tokens_per_byte", {}))
-    refuse_other_stream(stream, definition.describe())
+        definition = definition.calibrated({**(definition.measured or {}), **stream.get("tokens_per_byte", {})})
+    lanes = {int(lane): cursor for lane, cursor in plain["lanes"].items()}
+    decoded = {lane: Cursor.decode(cursor, lane=lane) for lane, cursor in lanes.items()}
+    cursors = continued(definition, stream, decoded, int(plain["step"]))
     microbatch = int(plain.get("microbatch", 0))
     if microbatch and list(plain.get("dp", [])) != _place(definition):
         raise StateError(
@@ -88,7 +90,6 @@ def restored(definition: Definition, state: SavedState) -> tuple[Definition, Ran
             follows="another rank or size would repeat or lose a part of the step",
             remedy="save between steps, or restore at the same size",
         )
-    lanes = {int(lane): cursor for lane, cursor in plain["lanes"].items()}
     refuse_different_skips(lanes)
     missing = [lane for lane in definition.own_lanes if lane not in lanes]
     if missing:
@@ -97,8 +98,7 @@ def restored(definition: Definition, state: SavedState) -> tuple[Definition, Ran
             follows="these lanes would start from zero, silently",
             remedy="restore from the states of all ranks: restore([state_of_rank_0, state_of_rank_1, ...])",
         )
-    cursors = {lane: Cursor.decode(lanes[lane], lane=lane) for lane in definition.own_lanes}
-    return definition, RankState(int(plain["step"]), microbatch, cursors)
+    return definition, RankState(int(plain["step"]), microbatch, {lane: cursors[lane] for lane in definition.own_lanes})
 
 
 def reassigned(

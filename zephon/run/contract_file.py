@@ -21,7 +21,8 @@ class Contract:
     Args:
         pinned: values that never change, by field.
         guarded: values that change only where ``allow=`` names their field.
-        allowed: the changes that were allowed, each with field, kind, run, now, attempt and time.
+        allowed: the changes that were accepted, each with field, kind, run, now, attempt and time; one of a phase that had not
+            begun also with the step at which it was made.
         files: ``{files, size, sha256}`` of each dataset; None where the launcher does not see the data.
         token_ids: the ids that the tokenizer gives for its parity text, as a SHA-256; None where the launcher does not see the
             tokenizer, and for one that has no text of its own, such as ``bytes``.

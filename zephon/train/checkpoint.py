@@ -50,6 +50,7 @@ from zephon.run.checkpoints import (
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import CheckpointSpec, RunSpec
 from zephon.train.distributed import Membership
+from zephon.work.curriculum import curriculum_change
 
 LANE = f"loader.{LANE_KEY}"  # and the lane's number: the key of its cursor
 
@@ -159,10 +160,13 @@ def _check_names(run: RunDir, step: int, tensors: dict[str, Tensor], saved: Mapp
 
 
 def check_pinned(meta: Meta, spec: RunSpec) -> None:
-    """Refuses to continue a run whose data stream would be another one."""
+    """Refuses to continue a run whose data stream would be another one; phases that have not begun may be others."""
     current = json.loads(json.dumps(spec.fields_of("pinned")))
     before, now = (spec.assumed("pinned") | fields for fields in (meta.pinned, current))
-    changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    curriculum = curriculum_change(meta.pinned, spec)
+    future = curriculum.fields if curriculum.is_future(meta.step) else ()
+    names = sorted((before.keys() | now.keys()) - {*future})
+    changed = [name for name in names if before.get(name) != now.get(name)]
     if changed:
         name = changed[0]
         raise StateError(

@@ -183,10 +183,10 @@ def _calibration(run: RunDir, pipeline: Pipeline, membership: Membership) -> Cou
     counts: Counts | ZephonError | None = None
     if membership.first:
         try:
-            counts = read_calibration(run)
-            if counts is None:
-                counts = dict(pipeline.calibrate())
-                write_calibration(run, counts)
+            before = read_calibration(run)
+            counts = dict(pipeline.calibrate(before))  # what was measured stays; a dataset that has joined is added
+            if counts != before:
+                write_calibration(run, {**(before or {}), **counts})
         except ZephonError as error:
             counts = error
     counts = membership.broadcast(counts)

@@ -26,12 +26,13 @@ from zephon.types import Json
 def calibrate(run: RunDir, spec: RunSpec) -> dict[str, float]:
     """Measures tokens per byte of each dataset and writes ``calibration.json``, which every worker then reads.
 
-    A run is measured once: a calibration that exists stays as it is, since the mixture of later steps follows from it.
+    A run is measured once: what was measured stays as it is, since the mixture of later steps follows from it. A dataset that
+    joins a run later is added.
     """
-    counts = read_calibration(run)
-    if counts is None:
-        tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
-        counts = pipeline(spec, tokenizer, dp_rank=0, dp_size=1).calibrate()
+    before = read_calibration(run)
+    tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
+    counts = {**(before or {}), **pipeline(spec, tokenizer, dp_rank=0, dp_size=1).calibrate(before)}
+    if counts != before:
         write_calibration(run, counts)
     return {name: tokens / size for name, (tokens, size, _) in counts.items() if size}
 

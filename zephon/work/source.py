@@ -20,11 +20,12 @@ from typing import Protocol
 from zephon.errors import ConfigError, nearest
 from zephon.io.dataset import Dataset
 from zephon.seeds import derive
-from zephon.types import Chunk, Counts, Json, Sampled
+from zephon.types import Chunk, Counts, Json
 from zephon.work.chunks import ChunkOrder, ranges_between
 from zephon.work.mixture import MixtureSpec, refuse_what_cannot_be_mixed
+from zephon.work.phases import Phase
 from zephon.work.plan import StaticMixturePlan
-from zephon.work.tokens import TokenEstimation
+from zephon.work.tokens import TokenEstimation, tokens_per_byte
 
 SAMPLE_BYTES = 1 << 18
 CHUNKS_A_LANE = 4  # of a dataset that has too few of the usual size
@@ -44,6 +45,10 @@ class Plan(Protocol):
     @property
     def total(self) -> int | None:
         """Chunks, over all lanes, until the source ends; None when it never does."""
+        ...
+
+    def mixture_at(self, position: int) -> Sequence[Fraction] | None:
+        """Shares of the datasets in tokens at a position of a lane; None for shares in proportion to their sizes."""
         ...
 
     @property
@@ -69,7 +74,12 @@ class WorkSource(Protocol):
 
     @property
     def mixture(self) -> MixtureSpec | None:
-        """Weights of the datasets in tokens; None for shares in proportion to their sizes."""
+        """Weights of the datasets in tokens; None for shares in proportion to their sizes, and where there are phases."""
+        ...
+
+    @property
+    def phases(self) -> Sequence[Phase]:
+        """The mixtures over the run; empty where there is one mixture."""
         ...
 
     @property
@@ -158,6 +168,7 @@ class StaticMixtureWorkSource:
         self._estimation = token_estimation or TokenEstimation()
         self._shuffle_chunks = shuffle_shards
         self._reshuffle = reshuffle_on_repeat
+        self.phases: Sequence[Phase] = ()
         self._described = {
             "seed": seed,
             "shuffle_chunks": shuffle_shards,
@@ -209,7 +220,7 @@ class StaticMixtureWorkSource:
         Args:
             lanes, measured, batch_tokens: as of `plan`.
         """
-        lengths = [self._enough_for(lanes, index) for index in range(len(self.datasets))]
+        lengths = [self.enough_for(lanes, index) for index in range(len(self.datasets))]
         if self._weights is None or len(lengths) == 1 or self.chunk_bytes <= FINE:
             return lengths
         per_byte = [self._tokens_per_byte(index, measured) for index in range(len(lengths))]
@@ -226,7 +237,7 @@ class StaticMixtureWorkSource:
         """So many bytes at most that each dataset's chunks are of one length: a short one would count as much as the others."""
         return [-(-of.size // -(-of.size // length)) for of, length in zip(self.datasets, lengths, strict=True)]
 
-    def _enough_for(self, lanes: int, dataset: int) -> int:
+    def enough_for(self, lanes: int, dataset: int) -> int:
         """``chunk_bytes``, or less for a dataset that would have fewer chunks than its share of the lanes.
 
         It then has `CHUNKS_A_LANE` for each of these lanes: otherwise lanes would have nothing to read or, where it repeats,
@@ -266,9 +277,8 @@ class StaticMixtureWorkSource:
         frequencies = [self._frequency(order, measured) for order in orders]
         if self._weights is not None:
             refuse_what_cannot_be_mixed([dataset.name for dataset in self.datasets], frequencies)
-        return StaticMixturePlan(
-            orders, frequencies, lanes, derive(self._seed, "lanes"), self._policy, self._passes, self._max_repeats
-        )
+        key, weights = derive(self._seed, "lanes"), self._weights
+        return StaticMixturePlan(orders, frequencies, lanes, key, self._policy, self._passes, self._max_repeats, weights)
 
     def _frequency(self, order: ChunkOrder, measured: Counts | None) -> Fraction:
         dataset = order.dataset
@@ -278,9 +288,7 @@ class StaticMixtureWorkSource:
         return self._weights[order.index] / tokens_a_chunk
 
     def _tokens_per_byte(self, index: int, measured: Counts | None) -> Fraction:
-        name = self.datasets[index].name
-        tokens, size = (measured or {}).get(name, Sampled(0, 0))[:2]
-        return Fraction(tokens, size) if tokens and size else Fraction(self._estimation.primed(name))
+        return tokens_per_byte(self.datasets[index].name, measured, self._estimation)
 
 
 def _check_policy(policy: str | None, max_repeats: int | None, passes: int | None) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from fractions import Fraction
 
 from zephon.errors import ConfigError
+from zephon.types import Counts, Sampled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,3 +53,9 @@ class TokenEstimation:
                 remedy=f"add {name!r} to primer, or use primer='measure'",
             )
         return float(self.primer[name])
+
+
+def tokens_per_byte(name: str, measured: Counts | None, estimation: TokenEstimation) -> Fraction:
+    """Of the dataset ``name``: as measured, or else as the estimation has it."""
+    tokens, size = (measured or {}).get(name, Sampled(0, 0))[:2]
+    return Fraction(tokens, size) if tokens and size else Fraction(estimation.primed(name))

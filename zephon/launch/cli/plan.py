@@ -144,7 +144,8 @@ def plan(arguments: Arguments, console: Console) -> int:
         for remark in remarks:
             console.print(f"note: {remark}", highlight=False)
     if planned.differences:
-        contracts.check(read_contract(rundir), spec, allow=arguments.allow, run=spec.name, seen=seen)
+        steps = launcher.steps_done(rundir)
+        contracts.check(read_contract(rundir), spec, allow=arguments.allow, run=spec.name, seen=seen, steps=steps)
     if refusal is not None:
         raise refusal
     return 0

@@ -128,6 +128,10 @@ def check(spec: RunSpec) -> None:
             follows="there would be nothing to train on",
             remedy="choose data=stdlib, or name one: data.datasets.NAME.path=URL",
         )
+    if spec.data.phases is not None:
+        from zephon.work.curriculum import phases_of  # the loader's arithmetic: only a curriculum needs it here
+
+        phases_of(spec)
     World(spec.lanes.count, spec.global_batch_size, ranks // spec.trainer.tensor_parallel, spec.lanes.allow)
 
 

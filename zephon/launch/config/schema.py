@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from zephon.errors import ConfigError, nearest
-from zephon.spec.experiment import RunSpec, Spec
+from zephon.spec.base import Spec
+from zephon.spec.experiment import RunSpec
 from zephon.spec.fields import rules_of
 
 _MISSING = "???"  # OmegaConf's own mark, which is not imported: completion reads this module and must be fast

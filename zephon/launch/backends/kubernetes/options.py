@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes.names import check_dns_label, check_object_name, quantity
-from zephon.spec.experiment import Spec, free
+from zephon.spec.base import Spec, free
 from zephon.spec.fields import AtLeast, NotNegative, Positive
 
 
