@@ -104,6 +104,12 @@ class Cursor(NamedTuple):
             ) from error
 
 
+def unchanging_part(data: bytes) -> bytes:
+    """An encoded cursor without ``delivered`` and ``tokens``: what stays as it is while a lane delivers one flush interval."""
+    numbers = _numbers(data)
+    return b"".join(_varint(number) for number in (*numbers[:3], *numbers[5 + numbers[4] :]))
+
+
 def _numbers(data: bytes) -> list[int]:
     numbers, value, shift = [], 0, 0
     for byte in data:

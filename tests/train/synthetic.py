@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from zephon.cursor import Cursor
 from zephon.seeds import below, derive, raw
 from zephon.spec.experiment import RunSpec
 from zephon.train.step import StepBatch, TokenRows
@@ -93,7 +94,7 @@ class SyntheticFeed:
         halves = torch.zeros_like(labels, dtype=torch.int32)  # of each row: dataset a, then dataset b
         halves[:, halves.shape[1] // 2 :] = 1
         learned = torch.bincount(halves[labels != -100], minlength=2).tolist()
-        lanes = {share.lane: b"%d" % (step + 1) for share in division.shares(self.rank)}
+        lanes = {share.lane: Cursor(delivered=step + 1).encode() for share in division.shares(self.rank)}
         return StepBatch(
             step=step,
             rows=TokenRows(input_ids=tokens[:, :-1], labels=labels, positions=positions[:, :-1], datasets=halves),

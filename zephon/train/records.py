@@ -12,6 +12,7 @@ from zephon.run import ledger as ledger_file
 from zephon.run import metrics as metrics_file
 from zephon.run.data_end import DataEnd, write_data_end
 from zephon.run.directory import RunDir
+from zephon.run.lane_cursors import MovedCursors
 from zephon.run.ledger import Ledger, step_digest
 from zephon.run.metrics import MetricsFile, StepValues
 from zephon.run.mirror import Mirror
@@ -38,6 +39,7 @@ class Records:
         self._fenced, self._fence_interval = -math.inf, 0.0 if run.local else FENCE_INTERVAL_S
         ledger, metrics = (mirror.path for mirror in self._mirrors)
         self._ledger = Ledger(str(ledger))
+        self._moved = MovedCursors()
         self._sinks = [MetricsFile(metrics, attempt), *sinks(run, spec, attempt, recorded=self._ledger.steps)]
 
     def write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
@@ -86,6 +88,7 @@ class Records:
             generation=self._generation,
             loss=update.loss,
             **named(step.dropped),
+            **self._moved.of(step.state["lanes"]),
         )
         values = measured(session, step, update, digest=digest.hex(), generation=self._generation)
         if held_out is not None:
