@@ -63,6 +63,21 @@ def below(values: npt.NDArray[np.uint64], n: int) -> npt.NDArray[np.int64]:
     return ((values >> np.uint64(32)) * np.uint64(n) >> np.uint64(32)).astype(np.int64)
 
 
+def mixed(key: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """A uniform 64-bit integer for each of any numbers, under a key.
+
+    Source of the method: the finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
+    2014), once for each half of the key.
+    """
+    values = numbers.astype(np.uint64)
+    for half in (key & _WORD, key >> 64):
+        values = (values ^ np.uint64(half)) + np.uint64(0x9E3779B97F4A7C15)
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        values ^= values >> np.uint64(31)
+    return values
+
+
 class KeyedPermutation:
     """A pseudorandom permutation of ``range(n)`` with random access and no table.
 

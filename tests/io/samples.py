@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import zstandard
 
@@ -34,6 +35,24 @@ def parquet(documents: Sequence[Document]) -> bytes:
     names = dict.fromkeys(name for document in documents for name in document)
     table = pa.table({name: [document.get(name) for document in documents] for name in names})
     pq.write_table(table, sink, row_group_size=max(1, len(documents) // 3), write_page_checksum=True)
+    return sink.getvalue()
+
+
+def arrow(documents: Sequence[Document], *, as_file: bool = True) -> bytes:
+    """Three batches, as an IPC file or as a stream."""
+    sink = io.BytesIO()
+    names = dict.fromkeys(name for document in documents for name in document)
+    table = pa.table({name: [document.get(name) for document in documents] for name in names})
+    with (pa.ipc.new_file if as_file else pa.ipc.new_stream)(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=max(1, len(documents) // 3))
+    return sink.getvalue()
+
+
+def feather(documents: Sequence[Document]) -> bytes:
+    """Compressed, as is the default of the library."""
+    sink = io.BytesIO()
+    names = dict.fromkeys(name for document in documents for name in document)
+    pa.feather.write_feather(pa.table({name: [document.get(name) for document in documents] for name in names}), sink)
     return sink.getvalue()
 
 
@@ -70,6 +89,9 @@ WRITERS: dict[str, Callable[[Sequence[Document]], bytes]] = {
     "jsonl.gz": lambda documents: gzip.compress(lines(documents), mtime=0),
     "jsonl.zst": lambda documents: zstd(lines(documents)),
     "parquet": parquet,
+    "arrow": lambda documents: arrow(documents, as_file=False),
+    "ipc": arrow,
+    "feather": feather,
     "mds": mds,
     "mds.zstd": lambda documents: zstd(mds(documents)),
     "tar": tar,

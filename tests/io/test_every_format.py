@@ -53,7 +53,7 @@ def stream(data: Dataset, chunk_bytes: int, *, text: str | None) -> Any:
         return type(error), error.what.partition("shard")[0][:20]
 
 
-FORMATS = ["memory", "jsonl", "jsonl.gz", "jsonl.zst", "parquet", "mds", "mds.zstd"]
+FORMATS = ["memory", "jsonl", "jsonl.gz", "jsonl.zst", "parquet", "arrow", "ipc", "feather", "mds", "mds.zstd"]
 
 
 @settings(max_examples=10)

@@ -74,7 +74,7 @@ def test_an_empty_path_is_refused_and_is_not_the_current_directory(
             "c.json.gz",
             "c.csv",
             "d.csv.zst",
-            "e.arrow",
+            "e.orc",
             "f.tgz",
             "g.jsonl.part",
             "h.gz",

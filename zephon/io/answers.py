@@ -6,6 +6,7 @@ bytes (S3, HTTP). Any other store is asked for that again after a while (`remote
 
 from __future__ import annotations
 
+import datetime
 import enum
 import re
 from collections.abc import Mapping
@@ -43,7 +44,9 @@ def mark_of(info: Json | Mapping[str, object]) -> Mark:
     """The mark that a listing, or the head of an answer, gives."""
     size = info.get("size")
     kind = next((name for name in CONTENT if info.get(name) is not None), None)
-    value = None if kind is None else str(info[kind]).removeprefix("W/")
+    raw = None if kind is None else info[kind]
+    seconds = raw.timestamp() if isinstance(raw, datetime.datetime) else raw  # some stores list the one and tell the other
+    value = None if kind is None else str(seconds).removeprefix("W/")
     return Mark(None if size is None else int(str(size)), kind, value)
 
 

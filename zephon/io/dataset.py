@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import functools
 import hashlib
 import html
@@ -10,15 +11,18 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from zephon.errors import ConfigError, NotFound, address_of
+from zephon.errors import ConfigError, DataError, NotFound, address_of
 from zephon.io import builtin
 from zephon.io.field import rename
 from zephon.io.filesystem import FileSystem
-from zephon.io.formats.base import Format, Shard, format_named
+from zephon.io.formats.base import Format, Shard, format_named, refuse_array
 from zephon.io.in_memory import InMemoryShard
+from zephon.io.joined_fields import is_template, join_fields, parts_of
 from zephon.io.listing import list_files, unusable
+from zephon.io.saved import beside_saved
+from zephon.io.selection import Selection, select
 from zephon.io.storage import LOCAL
-from zephon.io.suffixes import detect, may_be_empty, refuse_skipped
+from zephon.io.suffixes import detect, is_json, may_be_empty, refuse_skipped
 from zephon.types import Address, ByteAddress, Columns, IntArray, Json
 
 HEAD_BYTES = 1 << 16  # that `Dataset.head` reads first
@@ -37,7 +41,8 @@ class Dataset:
         fs: the file system, or None for data in memory.
         memory: the in-memory shards themselves; empty for files.
         files: what stands for the real file behind each shard, whatever its name here; empty for data in memory.
-        renames: fields that get another name at reading, old to new.
+        renames: fields that get another name at reading, old (or a template of several) to new.
+        selection: which of the documents are used.
     """
 
     name: str
@@ -49,6 +54,7 @@ class Dataset:
     memory: tuple[InMemoryShard, ...] = ()
     files: tuple[Hashable, ...] = dataclasses.field(default=(), repr=False)
     renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    selection: Selection = dataclasses.field(default_factory=Selection)
 
     @staticmethod
     def from_path(name: str, path: str, *, fmt: str | None = None) -> Dataset:
@@ -77,6 +83,9 @@ class Dataset:
             fs, root, names, sizes, skipped, files = list_files(path)
         except NotFound as error:
             raise NotFound(f"dataset {name!r}: {error.what}", follows=error.follows, remedy=error.remedy) from error
+        if beside := beside_saved(fs, root, names, path):
+            shards = [i for i, file in enumerate(names) if file not in beside]
+            names, sizes, files = [names[i] for i in shards], [sizes[i] for i in shards], [files[i] for i in shards]
         detected, kept = (fmt, None) if fmt is not None else detect(names, path)
         chosen = format_named(detected)
         refuse_skipped(skipped, chosen.name, path)
@@ -92,6 +101,8 @@ class Dataset:
                 follows="its share of the mixture could never be filled",
                 remedy="check that the files were written to the end, or remove the dataset",
             )
+        if is_json(names[0]):
+            refuse_array(fs, f"{root.rstrip('/')}/{names[0]}" if root else names[0])
         try:
             "".join(names).encode()
         except UnicodeEncodeError as error:
@@ -145,17 +156,41 @@ class Dataset:
                     raise part.bad[0]
                 shards = np.full(len(part.rows), number)
                 columns = Columns(0, shards, np.array(part.rows, np.int64), part.records, dict(part.fields))
-                rename(columns, self.renames)
-                documents += columns.dicts()
+                documents += self._addressed(columns).dicts()
                 start, step = start + step, 2 * step
         return documents[:count]
 
-    def renamed(self, fields: Mapping[str, str]) -> Dataset:
-        """The same data, with fields under other names.
+    def _addressed(self, columns: Columns) -> Columns:
+        try:
+            return self.chosen(columns, None)
+        except DataError as error:
+            self.note_address(error)
+            raise
+
+    def chosen(self, columns: Columns, bad: list[DataError] | None) -> Columns:
+        """Of documents that were read, those that are selected, with fields under their new names.
 
         Args:
-            fields: old name, dotted for nested ones, to new name: ``{"content": "text"}``.
+            columns: as they are stored.
+            bad: takes the errors about single documents; without it the first of them is raised.
         """
+        if self.selection:
+            columns = select(columns, self.selection, self.shards, bad)
+        rename(columns, {old: new for old, new in self.renames.items() if not is_template(old)})
+        for old, new in self.renames.items():
+            if is_template(old):
+                columns = join_fields(columns, old, new, bad)
+        return columns
+
+    def renamed(self, fields: Mapping[str, str]) -> Dataset:
+        """The same data, with fields under other names, or several fields joined to one.
+
+        Args:
+            fields: old name, dotted for nested ones, to new name: ``{"content": "text"}``; or a template of several:
+                ``{"{title}\\n\\n{body}": "text"}``.
+        """
+        for old in filter(is_template, fields):
+            parts_of(old)
         if len(set(fields.values())) < len(fields):
             raise ConfigError(
                 f"dataset {self.name!r}: two fields would be renamed to one name, {dict(fields)}",
@@ -163,6 +198,36 @@ class Dataset:
                 remedy="give each a name of its own",
             )
         return dataclasses.replace(self, renames=dict(fields))
+
+    def select(
+        self, *, shards: str | None = None, where: str | None = None, fraction: tuple[float, float] | None = None
+    ) -> Dataset:
+        """Some of the data; the rest does not belong to the dataset, and is counted nowhere.
+
+        Args:
+            shards: a glob that the names of shards, below the dataset's path, match: ``"web/*-0000?.parquet"``.
+            where: a filter on fields, under their stored names: ``"lang == 'en' and score > 0.8"``; see docs/data.md.
+            fraction: a part of the documents by a hash of their names, ``(0, 0.9)`` for the first nine tenths.
+
+        Raises:
+            ConfigError: a filter or fraction that is none, or no shard that matches.
+        """
+        kept = [i for i, shard in enumerate(self.shards) if shards is None or fnmatch.fnmatchcase(shard, shards)]
+        if not kept:
+            raise ConfigError(
+                f"dataset {self.name!r}: none of its {len(self.shards)} shards matches shards={shards!r}; "
+                f"the first is {self.shards[0]!r}",
+                follows="its share of the mixture could never be filled",
+                remedy="write a glob of names below the dataset's path, where * also stands for /",
+            )
+        return dataclasses.replace(
+            self,
+            shards=tuple(self.shards[i] for i in kept),
+            sizes=self.sizes[kept],
+            memory=tuple(self.memory[i] for i in kept) if self.memory else (),
+            files=tuple(self.files[i] for i in kept) if self.files else (),
+            selection=Selection(where, None if fraction is None else (float(fraction[0]), float(fraction[1]))),
+        )
 
     @functools.cached_property
     def size(self) -> int:
@@ -178,10 +243,11 @@ class Dataset:
 
     @functools.cached_property
     def identity(self) -> str:
-        """SHA-256 of format, shard names, sizes and renamed fields. The place of the data is not part of it."""
+        """SHA-256 of format, shard names, sizes, renamed fields and selection. The place of the data is not part of it."""
         digest = hashlib.sha256(f"{self.format.name}\n".encode())
         lines = [f"{size} {shard}\n" for shard, size in zip(self.shards, self.sizes.tolist(), strict=True)]
         lines += [f"renamed {old!r} {new!r}\n" for old, new in sorted(self.renames.items())]
+        lines += self.selection.lines()
         digest.update("".join(lines).encode())
         return digest.hexdigest()
 
@@ -194,7 +260,8 @@ class Dataset:
         """The shard with this ``number``, as its format sees it."""
         memory = self.memory[number] if self.memory else None
         fs = LOCAL if self.fs is None else self.fs
-        return Shard(number, self.path(number), int(self.sizes[number]), self.listing, fs, memory)
+        where = self.selection.where
+        return Shard(number, self.path(number), int(self.sizes[number]), self.listing, fs, memory, where)
 
     def address(self, shard: int, row: int) -> Address:
         """The name of a ``row`` of the ``shard`` with this number."""

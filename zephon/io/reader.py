@@ -8,7 +8,6 @@ from zephon.errors import DataError, NotFound, ZephonError
 from zephon.io.cache import CachedFiles
 from zephon.io.dataset import Dataset
 from zephon.io.decoded import forget_decoded
-from zephon.io.field import rename
 from zephon.io.formats.base import Documents
 from zephon.seeds import permutation
 from zephon.types import Chunk, Column, Columns, Json, Ragged
@@ -53,10 +52,10 @@ def read(dataset: Dataset, chunk: Chunk, bad: list[DataError] | None = None, siz
     else:
         fields = {name: concatenate([part[name] for part in parts]) for name in (parts[0] if parts else {})}
     columns = Columns(chunk.dataset, np.array(shards, np.int64), np.array(rows, np.int64), records, fields)
-    rename(columns, dataset.renames)
-    if chunk.order_key is None or len(rows) < 2:
+    columns = dataset.chosen(columns, bad)
+    if chunk.order_key is None or len(columns) < 2:
         return columns
-    return columns.take(permutation(chunk.order_key, len(rows)))
+    return columns.take(permutation(chunk.order_key, len(columns)))
 
 
 def _documents(dataset: Dataset, shard: int, start: int, stop: int) -> Documents:

@@ -14,6 +14,9 @@ SUFFIXES = {
     ".ndjson.zst": "jsonl",
     ".ndjson.zstd": "jsonl",
     ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
     ".mds": "mds",
     ".mds.zst": "mds",
     ".mds.zstd": "mds",
@@ -28,7 +31,8 @@ SUFFIXES = {
 _COMPRESSED = ("gz", "zst", "zstd")
 _PACKED = {*_COMPRESSED, "bz2", "xz", "lzma", "lz4", "br", "snappy", "sz", "zip", "7z", "z", "tgz", "tbz2", "txz"}
 _UNFINISHED = {"part", "partial", "incomplete", "tmp", "download", "crdownload"}
-_DATA = {"csv", "tsv", "arrow", "feather", "ipc", "orc", "avro", "npy", "npz", "lance", "h5", "hdf5", "tfrecord", "warc"}
+_TABLES = {"csv": "CSV", "tsv": "TSV", "xlsx": "Excel", "xls": "Excel", "ods": "OpenDocument"}  # of programs that people edit
+_DATA = {*_TABLES, "orc", "avro", "npy", "npz", "lance", "h5", "hdf5", "tfrecord", "warc"}
 _MAY_BE_EMPTY = ("jsonl", "text")  # what has a head, a foot or a mark of its end is never a file without a byte
 
 
@@ -50,6 +54,11 @@ def detect(names: list[str], where: str) -> tuple[str, list[int] | None]:
     formats = {suffix: _format_of(suffix) for suffix in suffixes}
     examples = {fmt: names[suffixes.index(suffix)] for suffix, fmt in reversed(formats.items()) if fmt is not None}
     if not examples:
+        if as_json := [i for i, name in enumerate(names) if is_json(name)]:
+            refuse_unread([name for name in names if not is_json(name)], where)
+            return "jsonl", as_json  # so are C4 and many others named
+        for name in names:
+            refuse_tables(_kind(name), repr(where) if where.endswith(name) else f"{where!r}: {name!r}")
         raise ConfigError(
             f"{where!r}: no file has a known suffix ({', '.join(SUFFIXES)})",
             remedy="name the format with fmt=...",
@@ -66,6 +75,25 @@ def detect(names: list[str], where: str) -> tuple[str, list[int] | None]:
         return fmt, None
     refuse_unread([name for name, suffix in zip(names, suffixes, strict=True) if formats[suffix] is None], where)
     return fmt, [i for i, suffix in enumerate(suffixes) if formats[suffix] is not None]
+
+
+def is_json(name: str) -> bool:
+    """Whether a name says JSON, and not how many documents: it holds JSON Lines, or is refused when it is read."""
+    return _kind(name) == "json"
+
+
+def refuse_tables(kind: str, what: str) -> None:
+    """Raises ConfigError where ``kind`` is that of a spreadsheet's tables, which are no training format."""
+    program = _TABLES.get(kind.lower())
+    if program is not None:
+        first = "" if program in ("CSV", "TSV") else "save the sheet as CSV, and "
+        read = "read_csv('FILE', parse_options=csv.ParseOptions(delimiter='\\t'))" if program == "TSV" else "read_csv('FILE')"
+        script = f"from pyarrow import csv, parquet; parquet.write_table(csv.{read}, 'FILE.parquet')"
+        raise ConfigError(
+            f"{what} is {program}, which is no training format",
+            follows="what is quoted, empty or a number in it would be guessed, and could differ between shards",
+            remedy=f'{first}convert it once: python -c "{script}"',
+        )
 
 
 def refuse_unread(names: list[str], where: str, why: str = "is read by no format here") -> None:
@@ -103,6 +131,11 @@ def _suffix(name: str) -> str:
     """What a file's name ends with, two parts of it where the last one says how it is compressed."""
     stem, _, suffix = name.rpartition(".")
     return f"{stem.rpartition('.')[2]}.{suffix}" if suffix.lower() in _COMPRESSED else suffix
+
+
+def _kind(name: str) -> str:
+    """The last part of a name, without how it is compressed."""
+    return _suffix(name).partition(".")[0].lower()
 
 
 def _format_of(suffix: str) -> str | None:

@@ -93,6 +93,8 @@ class Tokenize(StageOp):
                 raise missing(columns, int(np.flatnonzero(~present)[0]), self.field)
             keep = np.flatnonzero(present)
             columns, texts = columns.keep(keep, "tokenize: no field"), [texts[i] for i in keep.tolist()]
+        if list in {*map(type, texts)}:
+            texts = ["\n".join(text) if _is_texts(text) else text for text in texts]
         try:
             whole = self._encode_whole(texts)
             ids = self.tokenizer.encode(texts) if whole is None else whole
@@ -166,6 +168,11 @@ class Tokenize(StageOp):
             except UnicodeEncodeError as error:
                 return bad_document(columns, i, f"field {self.field!r} cannot be written as UTF-8: {error.reason}", REMEDY)
         return bad_document(columns, 0, f"field {self.field!r} could not be tokenized", REMEDY)
+
+
+def _is_texts(value: object) -> bool:
+    """Whether a field holds a list of texts, such as paragraphs: they are joined by line ends."""
+    return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
 
 def assemble(

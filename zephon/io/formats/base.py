@@ -16,6 +16,7 @@ from zephon.errors import ConfigError, DataError, ErrorAddress, address_error, n
 from zephon.io.filesystem import FileSystem
 from zephon.io.in_memory import InMemoryShard
 from zephon.io.storage import is_local, other_size, read_range
+from zephon.io.suffixes import refuse_tables
 from zephon.types import Column, Json
 
 
@@ -31,6 +32,7 @@ class Shard:
         listing: a token of the dataset's listing: a later one, perhaps of other data, has another token.
         fs: the file system; that of this machine, which nobody asks, for rows in memory.
         memory: the rows of a shard in memory, else None.
+        where: a filter that documents must pass; a format may leave out those that do not, and need not.
     """
 
     number: int
@@ -39,6 +41,7 @@ class Shard:
     listing: Hashable
     fs: FileSystem
     memory: InMemoryShard | None = None
+    where: str | None = None
 
     @property
     def key(self) -> tuple[Hashable, int]:
@@ -108,6 +111,27 @@ def not_text(head: bytes) -> str | None:
     return "UTF-16" if known is None and b"\0" in head[:2] else known
 
 
+def is_array(head: bytes) -> bool:
+    """Whether a file that begins like this is one JSON array of objects."""
+    rest = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return rest[:1] == b"[" and rest[1:].lstrip()[:1] in (b"{", b"")
+
+
+def array_error(path: str) -> DataError:
+    return DataError(
+        f"{path} is one JSON array, and not JSON Lines",
+        follows="all of it would have to be in memory before its first document is read",
+        remedy=f"write one object a line: jq -c '.[]' {path.rpartition('/')[2]} > data.jsonl",
+    )
+
+
+def refuse_array(fs: FileSystem, path: str) -> None:
+    """Raises ConfigError where a file, which is not compressed, is one JSON array of objects."""
+    if is_array(read_range(fs, path, 0, 64)):
+        error = array_error(path)
+        raise ConfigError(error.what, follows=error.follows, remedy=error.remedy)
+
+
 class Format(Protocol):
     """Reads documents. Instances are stateless and may be used from several threads."""
 
@@ -123,6 +147,7 @@ _HOMES = {
     "jsonl": ("jsonl", "Jsonl"),
     "text": ("text", "Text"),
     "parquet": ("parquet", "Parquet"),
+    "arrow": ("arrow", "Arrow"),
     "mds": ("mds", "Mds"),
     "webdataset": ("tar", "Tar"),
     "memory": ("memory", "Memory"),
@@ -131,6 +156,7 @@ _HOMES = {
 
 def format_named(name: str) -> Format:
     """The format of this name; the others are not loaded. Raises ConfigError for an unknown one."""
+    refuse_tables(name, f"format {name!r}")
     if name not in _HOMES:
         raise ConfigError(f"format {name!r} is not supported", remedy=nearest(name, _HOMES))
     module, kind = _HOMES[name]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from zephon.errors import DataError
 from zephon.fastjson import loads
 from zephon.io.decoded import Held, unzstd
-from zephon.io.formats.base import Documents, Shard, bad_document, not_text, read_whole
+from zephon.io.formats.base import Documents, Shard, array_error, bad_document, is_array, not_text, read_whole
 from zephon.io.storage import other_size, read_range, read_scratch
 from zephon.types import Json
 
@@ -150,6 +150,8 @@ def _one_by_one(shard: Shard, offset: int, lines: Sequence[bytes]) -> Documents:
 def _check_is_text(shard: Shard, first: bytes) -> None:
     """Asked only where a line is bad, as whatever is no text has bad lines. ``first``: the shard's first line, if at hand."""
     head = first if first or _is_compressed(shard) else read_range(shard.fs, shard.path, 0, 64)
+    if is_array(head):
+        raise array_error(shard.path)
     what = not_text(head)
     if what is not None:
         raise DataError(

@@ -1,21 +1,14 @@
 """Parquet: a document a row. Shards are planned by their size in bytes, and a range of bytes is that part of the rows.
 
-Text becomes a list of strings; a list column of numbers, such as ``input_ids``, becomes a `Ragged` of their own type over
-Arrow's buffers, so that data which is tokenized already is not copied before it is packed. Where a list or a number in it is
-missing, the column is a list, and who wants numbers says which document has none.
+`zephon.io.formats.arrow_columns` says what the rows become.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any
-
-import numpy as np
-
-from zephon.errors import DataError, ZephonError, not_installed
-from zephon.io.formats.base import Documents, Shard, bad_document
-from zephon.io.formats.row_groups import Table, read_rows
-from zephon.types import Column, Ragged
+from zephon.errors import DataError, ZephonError
+from zephon.io.formats.arrow_columns import documents_of, load_arrow
+from zephon.io.formats.base import Documents, Shard
+from zephon.io.formats.row_groups import read_rows
 
 
 class Parquet:
@@ -28,9 +21,9 @@ class Parquet:
             DataError: the file is damaged or not Parquet.
             ConfigError: pyarrow is not installed.
         """
-        arrow = _arrow()
+        arrow = load_arrow("reading Parquet")
         try:
-            rows, tables, count = read_rows(shard, start, stop)
+            rows, tables, size = read_rows(shard, start, stop)
         except ZephonError:
             raise
         except (arrow.ArrowException, OSError, ValueError) as error:  # Arrow does not check names of columns itself
@@ -39,80 +32,4 @@ class Parquet:
                 follows="its documents would be dropped silently",
                 remedy="restore the shard from its source",
             ) from error
-        size = len(rows) * shard.size // max(1, count)
-        if not tables:
-            return Documents(rows, None, {})
-        table: Table = arrow.concat_tables(tables)
-        try:
-            return Documents(rows, None, _columns(arrow, table), (), size)
-        except UnicodeDecodeError:  # Arrow checks text only when it becomes Python's
-            garbled = _garbled(arrow, table)
-        bad = tuple(_bad_row(shard, rows[i], why) for i, why in garbled.items())
-        table = table.filter(arrow.array([i not in garbled for i in range(len(rows))], arrow.bool_()))
-        rows = [row for i, row in enumerate(rows) if i not in garbled]
-        return Documents(rows, None, _columns(arrow, table), bad, size)
-
-
-def _columns(arrow: ModuleType, table: Table) -> dict[str, Column]:
-    return {name: _column(arrow, table.column(name)) for name in table.column_names}
-
-
-def _column(arrow: ModuleType, column: Any) -> Column:
-    if column.num_chunks == 1:
-        array = column.chunk(0)
-    else:
-        array = column.combine_chunks()
-        array = arrow.concat_arrays(array.chunks) if isinstance(array, arrow.ChunkedArray) else array
-    kind = array.type
-    lists = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
-    if array.null_count:
-        return list(array.to_pylist())
-    if lists and _is_number(arrow, kind.value_type):
-        offsets = array.offsets.to_numpy().astype(np.int64)
-        values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
-        if not values.null_count:
-            return Ragged(values.to_numpy(zero_copy_only=False), offsets - offsets[0])
-    if arrow.types.is_integer(kind) or arrow.types.is_floating(kind):
-        numbers: Column = array.to_numpy()
-        return numbers
-    return list(array.to_pylist())
-
-
-def _is_number(arrow: ModuleType, kind: object) -> bool:
-    return bool(arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind))
-
-
-def _garbled(arrow: ModuleType, table: Table) -> dict[int, str]:
-    """Rows with text that is not UTF-8, and why."""
-    reasons: dict[int, str] = {}
-    for name in table.column_names:
-        kind = table.column(name).type
-        if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
-            continue
-        wide = arrow.large_binary() if arrow.types.is_large_string(kind) else arrow.binary()
-        for i, raw in enumerate(table.column(name).cast(wide).to_pylist()):
-            try:
-                (raw or b"").decode()
-            except UnicodeDecodeError as error:
-                reasons.setdefault(i, f"column {name!r} is not UTF-8: {error}")
-    return reasons
-
-
-def _bad_row(shard: Shard, row: int, why: str) -> DataError:
-    return bad_document(
-        shard,
-        row,
-        f"a row's {why.partition(':')[0]}",
-        f"row {row} of {shard.path}, {why}",
-        follows="the document would be dropped or garbled",
-        remedy="repair the row, remove it before a new run begins",
-    )
-
-
-def _arrow() -> ModuleType:
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise not_installed("reading Parquet", "pyarrow", "parquet") from error
-    module: ModuleType = pyarrow
-    return module
+        return documents_of(arrow, shard, rows, tables, size)

@@ -12,12 +12,14 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from zephon.errors import ConfigError
 from zephon.io.decoded import Held
+from zephon.io.formats.arrow_columns import Table
 from zephon.io.formats.base import Shard, check_size
 from zephon.io.storage import is_local, other_size, read_range
+from zephon.io.where import Range, may_hold
 
 FILES = 32  # kept open, each with a descriptor: a dataset may have more shards than a process may have descriptors
 HUGE = 64 << 20  # bytes of a decoded row group that is not kept in memory
@@ -26,24 +28,15 @@ _ROWS = 1024  # decoded at a time
 _JOINED = b"PAR1PAR1"  # the end of a file and the beginning of another one
 
 
-class Table(Protocol):
-    """The part of an Arrow table that is used here; Arrow declares no types."""
-
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def column_names(self) -> list[str]: ...
-    def column(self, name: str) -> Any: ...
-    def slice(self, offset: int, length: int) -> Table: ...
-    def filter(self, mask: object) -> Table: ...
-
-
 class RowsRead(NamedTuple):
-    """Row numbers, the parts of row groups that hold these rows, and how many rows the file has."""
+    """Row numbers, the parts of row groups that hold these rows, and bytes of the file that all rows of the part stand for.
+
+    Rows of groups in which none can pass the shard's filter are not among them.
+    """
 
     rows: list[int]
     tables: list[Table]
-    total: int
+    size: int
 
 
 class _OpenFile(NamedTuple):
@@ -69,16 +62,26 @@ def read_rows(shard: Shard, start: int, stop: int) -> RowsRead:
     opened = _open_files.get(shard.key, lambda: _OpenFile(_open(shard), threading.Lock()), lambda _: 1)
     metadata = opened.file.metadata
     first, last = (edge * metadata.num_rows // shard.size for edge in (start, stop))
+    rows: list[int] = []
     tables, at = [], 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         begin, end = max(first - at, 0), min(last - at, group.num_rows)
-        if begin < end:
+        if begin < end and (shard.where is None or may_hold(shard.where, functools.partial(_range, group))):
+            rows += range(at + begin, at + end)
             held, read = (_tables, _read) if group.total_byte_size < HUGE else (_spilled, _spill)
             decode = functools.partial(read, shard, opened, number)
             tables.append(held.get((*shard.key, number), decode, lambda table: table.nbytes).slice(begin, end - begin))
         at += group.num_rows
-    return RowsRead(list(range(first, last)), tables, metadata.num_rows)
+    return RowsRead(rows, tables, (last - first) * shard.size // max(1, metadata.num_rows))
+
+
+def _range(group: Any, name: str) -> Range | None:
+    """What the statistics of a row group say of a column's values; None where they say nothing, or all are missing."""
+    for column in map(group.column, range(group.num_columns)):
+        if column.path_in_schema == name and column.statistics is not None and column.statistics.has_min_max:
+            return Range(column.statistics.min, column.statistics.max)
+    return None
 
 
 def _read(shard: Shard, opened: _OpenFile, number: int) -> Table:
