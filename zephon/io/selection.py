@@ -52,8 +52,8 @@ class Selection:
                 return True
         if self.where is None or other.where is None:
             return False
-        mine, theirs = equalities(self.where), equalities(other.where)
-        return any(mine[field] != theirs[field] for field in mine.keys() & theirs.keys())
+        values, theirs = equalities(self.where), equalities(other.where)
+        return any(values[field] != theirs[field] for field in values.keys() & theirs.keys())
 
 
 def select(columns: Columns, selection: Selection, shards: Sequence[str], bad: list[DataError] | None) -> Columns:
