@@ -84,6 +84,16 @@ def _changed_ids(contract: Contract, seen: Seen) -> list[Difference]:
     return [Difference("pinned", TOKEN_IDS, f"sha256 {before[:12]}", f"sha256 {now[:12]}")]
 
 
+def between(one: Contract, other: Contract) -> list[Difference]:
+    """All that differs between the data of two runs: pinned fields by name, then files; a field that one lacks is not set."""
+    fields = sorted(one.pinned.keys() | other.pinned.keys())
+    values = ((field, one.pinned.get(field, NOT_SET), other.pinned.get(field, NOT_SET)) for field in fields)
+    differing = [Difference("pinned", field, value, of_other) for field, value, of_other in values if value != of_other]
+    if one.token_ids and other.token_ids and one.token_ids != other.token_ids:
+        differing.append(Difference("pinned", TOKEN_IDS, one.token_ids[:12], other.token_ids[:12]))
+    return differing + _changed_files(one.files or {}, other.files or {})
+
+
 def _changed_files(old: Json, new: Json) -> list[Difference]:
     def shown_files(listing: Json) -> str:
         return f"{listing['files']} files, {listing['size']:,} units, sha256 {listing['sha256'][:12]}"

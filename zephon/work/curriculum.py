@@ -16,6 +16,7 @@ from zephon.spec.experiment import PhaseSpec, RunSpec
 from zephon.work.phases import Phase, check_phases, first_difference
 
 _PHASES, _DATASETS = "data.phases", "data.datasets"
+_NOT_SET = object()  # None is a value
 
 
 def batch_tokens_of(spec: RunSpec) -> int:
@@ -92,7 +93,11 @@ def curriculum_change(then: Mapping[str, Any], spec: RunSpec) -> CurriculumChang
         spec: what is asked for; its ``data.phases`` fit its datasets.
     """
     now = spec.fields_of("pinned")
-    fields = tuple(sorted(name for name in {*then, *now} if _belongs(name, then, now) and then.get(name) != now.get(name)))
+    fields = tuple(
+        sorted(
+            name for name in {*then, *now} if _belongs(name, then, now) and then.get(name, _NOT_SET) != now.get(name, _NOT_SET)
+        )
+    )
     if not fields:
         return CurriculumChange((), None)
     batch_tokens = batch_tokens_of(spec)

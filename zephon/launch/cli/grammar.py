@@ -178,6 +178,14 @@ VERBS = {
         keys=("runs",),
         example="zephon verify exp1 exp1-on-8-nodes",
     ),
+    "diff": Verb(
+        help="show what differs between the data of two runs, and the first step that differs",
+        call="zephon.launch.cli.diff:diff",
+        names=("RUN", "OTHER"),
+        keys=("runs",),
+        flags=("--json",),
+        example="zephon diff exp1 exp2",
+    ),
     "demo": Verb(
         help="train on 4, 2 and 1 nodes, and compare every step with an uninterrupted run",
         call="zephon.launch.cli.demo:demo",

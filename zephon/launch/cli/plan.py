@@ -20,8 +20,10 @@ from zephon.launch import start as launcher
 from zephon.launch.backends.base import Away
 from zephon.launch.backends.registry import backend
 from zephon.launch.cli.arguments import Arguments
+from zephon.launch.cli.curriculum import WIDTH, data_table, picture
 from zephon.launch.config.compose import Composed, compose
 from zephon.launch.config.sources import annotated
+from zephon.launch.data_plan import DataPlan, data_plan, shares_at
 from zephon.launch.estimate import Estimate, checkpoints_kept, estimate
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.contract_file import has_contract, read_contract
@@ -119,6 +121,7 @@ class _Plan:
     differences: list[contracts.Difference]
     runs_stage: dict[str, bool]
     request: str
+    data: DataPlan | None
 
 
 def plan(arguments: Arguments, console: Console) -> int:
@@ -135,6 +138,7 @@ def plan(arguments: Arguments, console: Console) -> int:
         differences=launcher.contract_differences(rundir, spec, seen=seen),
         runs_stage=_runs_stage(spec, rundir, seen.files),
         request=str(launcher.request_of(spec, rundir, attempt, arguments.worker)),
+        data=data_plan(spec, rundir) if seen.files is not None else None,
     )
     remarks, refusal = _examined(spec, rundir, attempt)
     if arguments.json:
@@ -177,6 +181,7 @@ def _as_json(planned: _Plan) -> dict[str, object]:
         "differences": [dataclasses.asdict(difference) for difference in planned.differences],
         "nodes": [dataclasses.asdict(row) for row in node_counts(planned.spec)],
         "estimate": dataclasses.asdict(estimate(planned.spec)),
+        "data": None if planned.data is None else dataclasses.asdict(planned.data),
         "request": planned.request,
     }
 
@@ -198,6 +203,13 @@ def _print(planned: _Plan, console: Console) -> None:
         console.print("no difference to the run", highlight=False)
     heading(f"node counts ({spec.lanes.count} lanes, global batch {spec.global_batch_size}, lanes.allow={spec.lanes.allow})")
     console.print(node_table(spec))
+    if planned.data is not None:
+        heading(f"data, by step {spec.trainer.steps:,}")
+        console.print(data_table(planned.data))
+        for line in picture(planned.data, shares_at(spec, WIDTH)) if planned.data.phases else ():
+            console.print(line, highlight=False)
+        for warning in planned.data.warnings:
+            console.print(f"warning: {warning}", highlight=False)
     heading("estimate")
     console.print(_estimate_text(spec, estimate(spec)), highlight=False)
     if len(planned.runs_stage) > 1:
