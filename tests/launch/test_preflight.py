@@ -49,6 +49,24 @@ WRONG = [
     ([], "broken.jsonl", "broken.jsonl"),
     (["model.dim=65536", "model.layers=4000", "model.heads=64"], "good.jsonl", "bytes are free"),
     (["trainer.eval_every=5", "trainer.eval_data.held.path=gone"], "good.jsonl", "trainer.eval_data.held.path"),
+    (
+        ["trainer.eval_data.held.path=good.jsonl"],
+        "good.jsonl",
+        r"eval_data.held and data.datasets.web share the file .*good.jsonl",
+    ),
+    (
+        ["trainer.eval_data.held={path: good.jsonl, fraction: [0.8, 1]}", "data.datasets.web.fraction=[0, 0.9]"],
+        "good.jsonl",
+        "share the file",
+    ),
+    (["data.datasets.web.tokens=gpt2"], "good.jsonl", r"web.tokens='gpt2': ids of another tokenizer than tokenizer.id='bytes'"),
+    (
+        ["data.datasets.web.where='lang = 1'"],
+        "good.jsonl",
+        r"data.datasets.web: where='lang = 1' cannot be read.*\n.*write ==",
+    ),
+    (["data.datasets.web.shards='*.parquet'"], "good.jsonl", r"data.datasets.web: none of its 1 shards matches"),
+    (["data.datasets.web.where='nothing == 1'"], "good.jsonl", r"no document"),
 ]
 
 

@@ -3,6 +3,7 @@
     model       its shape, its devices, the packages that it names
     tokenizer   loaded; its ids fit the model
     dataset     one global batch of one lane, from each dataset alone: format, package, rights, field, documents
+    held-out    no document of it is trained on
     checkpoints free bytes against what the checkpoints need
 
 Everything is looked at from this machine, so only for runs that train here. Nothing is written, and no torch is imported.
@@ -17,10 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from zephon.errors import ConfigError, ZephonError
-from zephon.io.named import dataset_named
+from zephon.io.named import refuse_overlap
 from zephon.launch.backends.local.gpus import devices
 from zephon.launch.estimate import checkpoints_kept, estimate
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
+from zephon.pipeline.experiment import datasets_of, listed_at, with_tokens
 from zephon.pipeline.pipeline import Pipeline
 from zephon.run.checkpoints import complete_steps
 from zephon.run.directory import RunDir
@@ -55,6 +57,8 @@ def examinations(spec: RunSpec, rundir: RunDir, *, here: bool) -> Iterator[tuple
     yield "tokenizer", tokenizer
     for at, name, dataset in _datasets(spec):
         yield f"dataset {name}", lambda at=at, name=name, dataset=dataset: read_first(spec, loaded, at, name, dataset)  # type: ignore[misc]
+    if spec.trainer.eval_data:
+        yield "held-out data", lambda: check_held_out(spec)
     yield "checkpoints", lambda: check_space(spec, rundir, loaded[0].vocab_size if loaded else None)
 
 
@@ -95,13 +99,21 @@ def check_ids(spec: RunSpec, tokenizer: Tokenizer) -> str:
     return f"{spec.tokenizer.id}: {tokenizer.vocab_size} ids, back end {tokenizer.backend.name}"
 
 
+def check_held_out(spec: RunSpec) -> str:
+    """Raises ConfigError: text that is held out is trained on."""
+    held_out = listed_at("trainer.eval_data", spec.trainer.eval_data or {})
+    refuse_overlap(datasets_of(spec), held_out)
+    return f"{len(held_out)} datasets, which share no document with those that are trained on"
+
+
 def read_first(spec: RunSpec, loaded: list[Tokenizer], at: str, name: str, dataset: DatasetSpec | EvalDatasetSpec) -> str:
     """Reads a dataset until one row is packed, as one lane would.
 
     Raises:
         ZephonError: a document, a shard, a package or a right is missing; ``at`` names the field.
     """
-    listed = dataset_named(at, name, dataset.path, dataset.format)
+    parent, one_dataset = at.rpartition(".")[0], {name: dataset}
+    (listed,) = listed_at(parent, one_dataset)
     shown = f"{len(listed.shards)} shards, {listed.size:,} units of {listed.format.name}"
     if not loaded:
         return f"{shown}; not read: there is no tokenizer"
@@ -114,13 +126,9 @@ def read_first(spec: RunSpec, loaded: list[Tokenizer], at: str, name: str, datas
         token_estimation=TokenEstimation(primer=0.25),
         chunk_bytes=min(spec.data.chunk_bytes, _CHUNK_BYTES),
     )
-    pipeline = (
-        Pipeline(source)
-        .options(runner="inline", on_error=on_error, quarantine_budget=spec.data.quarantine_budget)
-        .tokenize(loaded[0], field=dataset.field, special_tokens=spec.tokenizer.special_tokens)
-        .pack_flat(spec.pipeline.context_length, algorithm="wrap")
-        .batch(1)
-    )
+    pipeline = Pipeline(source).options(runner="inline", on_error=on_error, quarantine_budget=spec.data.quarantine_budget)
+    pipeline = with_tokens(pipeline, spec, loaded[0], parent, one_dataset)
+    pipeline.pack_flat(spec.pipeline.context_length, algorithm="wrap").batch(1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it is short, which the run itself says where it matters

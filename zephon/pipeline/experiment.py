@@ -6,15 +6,16 @@ from collections.abc import Mapping
 
 from zephon.errors import ConfigError
 from zephon.io import Dataset
-from zephon.io.named import dataset_named
+from zephon.io.named import dataset_selected, field_of
 from zephon.ops.tokenizers import Tokenizer
 from zephon.pipeline.pipeline import Pipeline
 from zephon.spec.experiment import DatasetSpec, DataSpec, EvalDatasetSpec, RunSpec
 from zephon.spec.fields import OnError
+from zephon.types import TOKEN_FIELDS
 from zephon.work import PhasedMixtureWorkSource, StaticMixtureWorkSource, TokenEstimation, WorkSource
 from zephon.work.curriculum import phases_of
 
-Datasets = Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec]
+Datasets = Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec] | Mapping[str, DatasetSpec | EvalDatasetSpec]
 EVAL_CHUNK_BYTES = 16384  # at most; small, so that a small text reaches every lane
 
 
@@ -27,9 +28,9 @@ def pipeline(
         _options(Pipeline(source_of(spec, datasets or datasets_of(spec))), spec, dp_rank, dp_size)
         .options(flush_every_k_chunks=shape.flush_every_k_chunks or None)
         .options(on_error=_on_error(data), quarantine_budget=data.quarantine_budget)
-        .tokenize(tokenizer, field=_field(data.datasets), special_tokens=spec.tokenizer.special_tokens)
-        .pack_flat(context_length=shape.context_length, algorithm=shape.packing)
     )
+    built = with_tokens(built, spec, tokenizer, "data.datasets", data.datasets)
+    built.pack_flat(context_length=shape.context_length, algorithm=shape.packing)
     if shape.shuffle_buffer:
         built.shuffle(shape.shuffle_buffer, seed=shape.shuffle_seed)
     return built.batch(spec.trainer.microbatch_size)
@@ -64,7 +65,7 @@ def source_of(spec: RunSpec, datasets: list[Dataset]) -> WorkSource:
 
 def datasets_of(spec: RunSpec) -> list[Dataset]:
     """Lists the experiment's datasets, in the spec's order."""
-    return _with_one_field("data.datasets", spec.data.datasets)
+    return listed_at("data.datasets", spec.data.datasets)
 
 
 def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> Pipeline:
@@ -75,7 +76,7 @@ def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_s
             remedy="name held-out datasets: trainer.eval_data.NAME.path=..., or leave trainer.eval_every out",
         )
     data = spec.trainer.eval_data
-    datasets = _with_one_field("trainer.eval_data", data)
+    datasets = listed_at("trainer.eval_data", data)
     share = min(dataset.size for dataset in datasets) // (4 * spec.lanes.count)
     source = StaticMixtureWorkSource(
         datasets,
@@ -84,12 +85,34 @@ def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_s
         stop_after_passes=1,
         chunk_bytes=max(1, min(EVAL_CHUNK_BYTES, share)),
     )
-    return (
-        _options(Pipeline(source), spec, dp_rank, dp_size)
-        .tokenize(tokenizer, field=_field(data), special_tokens=spec.tokenizer.special_tokens)
-        .pack_flat(context_length=spec.pipeline.context_length)
-        .batch(spec.trainer.microbatch_size, drop_last=False)
-    )
+    built = with_tokens(_options(Pipeline(source), spec, dp_rank, dp_size), spec, tokenizer, "trainer.eval_data", data)
+    return built.pack_flat(context_length=spec.pipeline.context_length).batch(spec.trainer.microbatch_size, drop_last=False)
+
+
+def with_tokens(pipeline: Pipeline, spec: RunSpec, tokenizer: Tokenizer, at: str, datasets: Datasets) -> Pipeline:
+    """The pipeline with token ids: those of the tokenizer, or those that are stored.
+
+    Raises:
+        ConfigError: ids of another tokenizer are stored, or ids in some datasets and text in others.
+    """
+    stored = {name: dataset.tokens for name, dataset in datasets.items() if dataset.tokens is not None}
+    for name, of in stored.items():
+        if of != spec.tokenizer.id:
+            raise ConfigError(
+                f"{at}.{name}.tokens={of!r}: ids of another tokenizer than tokenizer.id={spec.tokenizer.id!r}",
+                follows="the model would learn numbers that stand for other text",
+                remedy=f"train with tokenizer.id={of}, or store the text and let it be tokenized",
+            )
+    if not stored:
+        return pipeline.tokenize(tokenizer, field=_field(datasets), special_tokens=spec.tokenizer.special_tokens)
+    if len(stored) < len(datasets):
+        text = next(name for name in datasets if name not in stored)
+        raise ConfigError(
+            f"{at}.{next(iter(stored))} holds token ids, and {at}.{text} text",
+            follows="one of them could not be read",
+            remedy=f"store ids in all of them and say so ({at}.{text}.tokens={spec.tokenizer.id}), or text in all of them",
+        )
+    return pipeline
 
 
 def _options(pipeline: Pipeline, spec: RunSpec, dp_rank: int, dp_size: int) -> Pipeline:
@@ -116,14 +139,21 @@ def _on_error(data: DataSpec) -> OnError | dict[str, OnError]:
 
 def _field(datasets: Datasets) -> str:
     """The field under which the text of all datasets is read: their own where they have one in common."""
-    fields = {dataset.field for dataset in datasets.values()}
+    fields = {field_of(dataset) for dataset in datasets.values()}
     return fields.pop() if len(fields) == 1 else "text"
 
 
-def _with_one_field(where: str, datasets: Datasets) -> list[Dataset]:
-    """The listed datasets; those whose text is in another field than `_field` get it renamed at reading."""
-    field, listed = _field(datasets), []
-    for name, dataset in datasets.items():
-        listing = dataset_named(f"{where}.{name}", name, dataset.path, dataset.format)
-        listed.append(listing if dataset.field == field else listing.renamed({dataset.field: field}))
-    return listed
+def listed_at(at: str, datasets: Datasets) -> list[Dataset]:
+    """The datasets whose settings are below the field ``at``. Text in another field than `_field` is renamed at reading.
+
+    Stored ids are looked for under their usual names, or taken from the field that is named.
+    """
+    field = _field(datasets)
+    return [
+        dataset_selected(f"{at}.{name}", name, dataset, field if dataset.tokens is None else _field_of_ids(dataset.field))
+        for name, dataset in datasets.items()
+    ]
+
+
+def _field_of_ids(field: str) -> str:
+    return field if field in ("text", *TOKEN_FIELDS) else TOKEN_FIELDS[0]

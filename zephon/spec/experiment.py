@@ -34,13 +34,18 @@ from zephon.spec.fields import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetSpec(Spec):
-    """``on_error``: what happens to a document that cannot be used; None follows ``data.on_error``."""
+    """``on_error``: what happens to a document that cannot be used; None follows ``data.on_error``. ``shards``, ``where`` and
+    ``fraction`` select a part of the data; ``tokens`` names the tokenizer whose ids are stored in place of text."""
 
     path: str = pinned()
     format: str | None = pinned(None)
     field: str = pinned("text")
     weight: Annotated[float, AtLeast(0)] = pinned(1.0)
     on_error: OnError | None = pinned(None, late=True)
+    shards: str | None = pinned(None, late=True)
+    where: str | None = pinned(None, late=True)
+    fraction: tuple[float, float] | None = pinned(None, late=True)
+    tokens: str | None = pinned(None, late=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,6 +155,10 @@ class EvalDatasetSpec(Spec):
     path: str = free()
     format: str | None = free(None)
     field: str = free("text")
+    shards: str | None = free(None, late=True)
+    where: str | None = free(None, late=True)
+    fraction: tuple[float, float] | None = free(None, late=True)
+    tokens: str | None = free(None, late=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

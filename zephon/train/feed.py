@@ -11,8 +11,9 @@ from zephon.batch import SampleBatch
 from zephon.cursor import SavedState
 from zephon.errors import ConfigError, ZephonError
 from zephon.io import Dataset
+from zephon.io.named import refuse_overlap
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
-from zephon.pipeline.experiment import datasets_of, held_out_pipeline, pipeline
+from zephon.pipeline.experiment import datasets_of, held_out_pipeline, listed_at, pipeline
 from zephon.pipeline.pipeline import Pipeline
 from zephon.run.calibration import read_calibration, write_calibration
 from zephon.run.directory import RunDir
@@ -51,6 +52,7 @@ def job_for(
         )
     held_out = None
     if spec.trainer.eval_every is not None:
+        refuse_overlap(datasets, listed_at("trainer.eval_data", spec.trainer.eval_data or {}))
         held_out = lambda rank, size: PipelineFeed(held_out_pipeline(spec, tokenizer, dp_rank=rank, dp_size=size))  # noqa: E731
         # Built once at the start, so that a wrong path is an error now and not at the first evaluation.
         held_out_pipeline(spec, tokenizer, dp_rank=membership.dp_rank, dp_size=membership.dp_size)

@@ -330,14 +330,17 @@ def _check_datasets(datasets: Sequence[Dataset]) -> None:
 
 
 def _refuse_shared_files(datasets: Sequence[Dataset]) -> None:
-    first: dict[Hashable, tuple[Dataset, int]] = {}
+    """Of one file two datasets may have documents only where their selections have none in common."""
+    before: dict[Hashable, list[tuple[Dataset, int]]] = {}
     for dataset in datasets if len(datasets) > 1 else ():
         for shard, file in enumerate(dataset.files):
-            other, number = first.setdefault(file, (dataset, shard))
-            if other is not dataset:
-                both = f"{other.path(number)!r} of {other.name!r} and {dataset.path(shard)!r} of {dataset.name!r}"
-                raise ConfigError(
-                    f"{both} are the same file",
-                    follows="its documents would count in both datasets, unseen",
-                    remedy="take it out of one of them with a glob, or move it to a folder of its own",
-                )
+            owners = before.setdefault(file, [])
+            for other, number in owners:
+                if other is not dataset and not other.selection.disjoint(dataset.selection):
+                    both = f"{other.path(number)!r} of {other.name!r} and {dataset.path(shard)!r} of {dataset.name!r}"
+                    raise ConfigError(
+                        f"{both} are the same file",
+                        follows="its documents would count in both datasets, unseen",
+                        remedy="take it out of one of them with a glob, move it to another folder, or divide it by fraction",
+                    )
+            owners.append((dataset, shard))
