@@ -37,9 +37,15 @@ def row_digest(batch: SampleBatch, i: int) -> str:
 
 
 class Job:
-    """All ranks of one size, run side by side in this process."""
+    """All ranks of one size, run side by side in this process.
 
-    def __init__(self, recipe: Recipe, dp: int = 1, *, states: Sequence[Any] | None = None, **options: Any) -> None:
+    With ``addresses`` the digests of rows are also of the documents that they are made of.
+    """
+
+    def __init__(
+        self, recipe: Recipe, dp: int = 1, *, states: Sequence[Any] | None = None, addresses: bool = True, **options: Any
+    ) -> None:
+        self._addresses = addresses
         self.pipelines = [recipe(dp_degree=dp, dp_group_id=rank, **options) for rank in range(dp)]
         if states is not None:
             for pipeline in self.pipelines:
@@ -57,10 +63,12 @@ class Job:
             forwards.add(len(batches))
             for batch in batches:
                 assert batch.microbatch[1] == len(batches)
-                for i in range(batch.real_rows):
+                for i, spans in enumerate(batch.documents()):
                     slot = int(batch.slots[i])
                     assert slot not in rows, f"slot {slot} was delivered twice"
                     rows[slot] = row_digest(batch, i)
+                    if self._addresses:
+                        rows[slot] += hashlib.sha256(repr(spans).encode()).hexdigest()
         assert len(forwards) == 1, f"ranks ran different numbers of forwards: {forwards}"
         assert sorted(rows) == list(range(self.pipelines[0].world.global_batch_size)), f"slots {sorted(rows)}"
         return tuple(rows[slot] for slot in sorted(rows))

@@ -12,7 +12,18 @@ import numpy.typing as npt
 
 from zephon.cursor import RankState
 from zephon.spec.fields import named_options
-from zephon.types import IGNORE_INDEX, TOKEN_FIELDS, Array, Column, DropSummary, IntArray, Ragged
+from zephon.types import (
+    IGNORE_INDEX,
+    TOKEN_FIELDS,
+    Address,
+    Array,
+    Column,
+    DocumentSpan,
+    DropSummary,
+    IntArray,
+    Origins,
+    Ragged,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +72,8 @@ class SampleBatch:
         dropped: documents dropped since this rank's previous batch, by reason, with the first addresses.
         emit_positions: whether `payload` has positions.
         decode: token ids to text, as the pipeline's tokenizer does it; None where the pipeline has none.
-        sources: for packed rows, the dataset of each segment in row-major order, as a place in ``tokens``.
+        origins: the documents that rows are made of, in numbers.
+        address: (number of a dataset, of a shard, row) to the address of a document; None in a batch made by hand.
     """
 
     fields: Mapping[str, Column]
@@ -76,7 +88,8 @@ class SampleBatch:
     emit_positions: bool = True
     dropped: tuple[DropSummary, ...] = ()
     decode: Callable[[Sequence[int]], str] | None = None
-    sources: IntArray | None = None
+    origins: Origins | None = None
+    address: Callable[[int, int, int], Address] | None = None
 
     def __len__(self) -> int:
         return len(self.used)
@@ -98,6 +111,19 @@ class SampleBatch:
         if self.decode is None or ids is None:
             raise ValueError("text() needs a pipeline that tokenizes; decode stored ids with load_tokenizer(...).decode(ids)")
         return [self.decode(ids[row][: int(self.used[row])].tolist()) for row in range(self.real_rows)]
+
+    def documents(self) -> list[list[DocumentSpan]]:
+        """The documents that each real row is made of, in order: their addresses, and which tokens of the row are theirs.
+
+        What does not fit into a row goes on in another one, where ``offset`` says how much of the document came before. A row
+        that is a document by itself has one span. What `map_batch` does to rows is not seen here.
+
+        Raises:
+            ValueError: a batch that no pipeline has delivered, or whose rows `map_batch` has made more.
+        """
+        if self.origins is None or self.address is None:
+            raise ValueError("documents() needs a batch as a pipeline delivers it; this one was made by hand")
+        return self.origins.spans(self.used[: self.real_rows].tolist(), self.address)
 
     @functools.cached_property
     def payload(self) -> dict[str, Any]:
@@ -129,16 +155,16 @@ class SampleBatch:
         """int32[rows, length]: each token's dataset, as a place in ``tokens``; padding has that of the token before it.
 
         Raises:
-            ValueError: the rows are not packed, or a function on batches dropped their ``sources``.
+            ValueError: the rows are not packed.
         """
-        if self.starts is None or self.sources is None:
+        if self.starts is None or self.origins is None:
             raise ValueError("only packed rows know the dataset of each token; use pack_flat before batch")
         ids = self.fields["input_ids"]
         assert isinstance(ids, np.ndarray)
         row = np.repeat(np.arange(len(self)), self.starts.lengths())
         begins = row * ids.shape[1] + self.starts.values
         lengths = np.diff(np.append(begins, ids.size))
-        datasets: Array = np.repeat(self.sources.astype(np.int32), lengths).reshape(ids.shape)
+        datasets: Array = np.repeat(self.origins.owners[:, 0].astype(np.int32), lengths).reshape(ids.shape)
         return datasets
 
     @named_options

@@ -43,6 +43,38 @@ class ByteAddress(Address):
         return f"dataset {self.dataset!r}, shard {self.shard!r}, byte {self.row}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class DocumentSpan:
+    """Which tokens of a row are of which document.
+
+    Args:
+        address: the document's.
+        start, stop: the tokens of the row, half-open.
+        offset: tokens of the document that come before these, in rows before.
+    """
+
+    address: Address
+    start: int
+    stop: int
+    offset: int = 0
+
+    @property
+    def dataset(self) -> str:
+        return self.address.dataset
+
+    @property
+    def shard(self) -> str:
+        return self.address.shard
+
+    @property
+    def row(self) -> int:
+        return self.address.row
+
+    def __str__(self) -> str:
+        later = f", from its token {self.offset:,} on" if self.offset else ""
+        return f"tokens {self.start:,} to {self.stop:,}: {self.address}{later}"
+
+
 class ShardRange(NamedTuple):
     """A half-open range of one shard, in the shard's units (bytes of content, or rows)."""
 
@@ -89,11 +121,15 @@ class Ragged:
 
     def take(self, rows: IntArray) -> Ragged:
         """The given rows in the given order, copied."""
+        places = self.places(rows)
+        return Ragged(self.values[places.values], places.offsets)
+
+    def places(self, rows: IntArray) -> Ragged:
+        """Where in ``values`` the values of the given rows lie."""
         lengths = self.lengths()[rows]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        source = np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return Ragged(self.values[source], offsets)
+        return Ragged(np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets)
 
     @staticmethod
     def joined(columns: Sequence[Ragged]) -> Ragged:
@@ -122,6 +158,40 @@ class Ragged:
 
 
 Column = list[Any] | Ragged | Array
+
+
+class Origins(NamedTuple):
+    """Which documents rows are made of, in numbers.
+
+    Args:
+        owners: int64[segments, 4]: a document's dataset, shard and row, and its tokens in rows before.
+        starts: where segments begin in each row.
+    """
+
+    owners: IntArray
+    starts: Ragged
+
+    def spans(self, used: Sequence[int], address: Callable[[int, int, int], Address]) -> list[list[DocumentSpan]]:
+        """The documents of each row, in order.
+
+        Args:
+            used: tokens of the first rows.
+            address: of the document with these numbers of dataset and shard, and this row.
+        """
+        owners, starts, offsets = self.owners.tolist(), self.starts.values.tolist(), self.starts.offsets.tolist()
+        if len(used) > len(self.starts):
+            raise ValueError(f"map_batch has made {len(used)} rows of {len(self.starts)}, so that nobody knows whose they are")
+        spans: list[list[DocumentSpan]] = []
+        for tokens, first, last in zip(used, offsets, offsets[1:], strict=False):
+            ends = [*starts[first + 1 : last], tokens]
+            spans.append(
+                [
+                    DocumentSpan(address(*owner[:3]), start, stop, owner[3])
+                    for owner, start, stop in zip(owners[first:last], starts[first:last], ends, strict=True)
+                    if owner[0] >= 0
+                ]
+            )
+        return spans
 
 
 class Sampled(NamedTuple):

@@ -134,7 +134,7 @@ class Delivery:
             fields=rows.fields,
             starts=rows.starts,
             used=rows.used,
-            sources=rows.sources,
+            origins=rows.origins,
             step=step,
             microbatch=microbatch,
             real_rows=real,

@@ -10,7 +10,7 @@ import numpy as np
 
 from zephon.ops.block import Block, Part
 from zephon.ops.packing.stream import fields_differ
-from zephon.types import Array, Column, IntArray, Ragged
+from zephon.types import Array, Column, IntArray, Origins, Ragged
 
 
 class Gathered(NamedTuple):
@@ -20,13 +20,13 @@ class Gathered(NamedTuple):
         fields: columns by name.
         starts: where segments begin in each packed row; None for documents.
         used: int64[n], tokens of each element before its padding.
-        sources: int64, the dataset of each segment in row-major order; None for documents.
+        origins: the documents that they are made of.
     """
 
     fields: dict[str, Column]
     starts: Ragged | None
     used: IntArray
-    sources: IntArray | None
+    origins: Origins
 
 
 class RowBuffer:
@@ -35,13 +35,13 @@ class RowBuffer:
     Args:
         fields: arrays [rows, length] by name.
         starts: where segments begin in each row.
-        sources: the dataset of each segment, in row-major order.
+        owners: int64[segments, 4], as in `Origins`.
         used: int64[rows], tokens before the padding.
         counts: int64[rows, datasets], each row's tokens by dataset.
     """
 
-    def __init__(self, fields: dict[str, Array], starts: Ragged, sources: IntArray, used: IntArray, counts: IntArray) -> None:
-        self.fields, self.starts, self.sources, self.used, self.counts = fields, starts, sources, used, counts
+    def __init__(self, fields: dict[str, Array], starts: Ragged, owners: IntArray, used: IntArray, counts: IntArray) -> None:
+        self.fields, self.starts, self.owners, self.used, self.counts = fields, starts, owners, used, counts
         sums = np.zeros((len(counts) + 1, counts.shape[1]), np.int64)
         np.cumsum(counts, axis=0, out=sums[1:])
         # Before each row, and after the last: plain numbers, since they are asked for one by one.
@@ -53,7 +53,8 @@ class RowBuffer:
 
     def block(self, first: int, last: int) -> Block:
         """Some of the rows as a block."""
-        part = Part(dict(self.fields), self.sources, self.starts, self.used)
+        origins = Origins(self.owners, self.starts)
+        part = Part(dict(self.fields), np.empty(0, np.int64), self.starts, self.used, origins=origins)
         return Block([part], np.zeros(last - first, np.int64), np.arange(first, last), self.counts[first:last])
 
 
@@ -79,7 +80,7 @@ class RowSlice:
         begin, end = buffer.edges[first], buffer.edges[last]
         starts = Ragged(buffer.starts.values[begin:end], buffer.starts.offsets[first : last + 1] - begin)
         fields: dict[str, Column] = {name: array[first:last] for name, array in buffer.fields.items()}
-        return Gathered(fields, starts, buffer.used[first:last], buffer.sources[begin:end])
+        return Gathered(fields, starts, buffer.used[first:last], Origins(buffer.owners[begin:end], starts))
 
 
 def collect(block: Block) -> RowBuffer:
@@ -90,17 +91,11 @@ def collect(block: Block) -> RowBuffer:
     numbers = edges[block.part] + block.row
     fields = {name: _scattered([part.fields[name] for part in block.parts], edges, numbers) for name in block.parts[0].fields}
     used = np.concatenate([part.used for part in block.parts if part.used is not None])[numbers]
-    starts = Ragged.joined([part.starts for part in block.parts if part.starts is not None]).take(numbers)
-    return RowBuffer(fields, starts, _sources(block, numbers), used, block.counts)
-
-
-def _sources(block: Block, numbers: IntArray) -> IntArray:
-    """The dataset of each segment of the rows with these numbers."""
-    if block.counts.shape[1] == 1:
-        segments = [part.starts.lengths() for part in block.parts if part.starts is not None]
-        return np.zeros(int(np.concatenate(segments)[numbers].sum()), np.int64)
-    owners = [Ragged(part.datasets, part.starts.offsets) for part in block.parts if part.starts is not None]
-    return Ragged.joined(owners).take(numbers).values
+    starts = Ragged.joined([part.starts for part in block.parts if part.starts is not None])
+    owners = np.concatenate([part.origins.owners for part in block.parts if part.origins is not None])
+    segments = starts.places(numbers)
+    taken = Ragged(starts.values[segments.values], segments.offsets)
+    return RowBuffer(fields, taken, owners.take(segments.values, axis=0), used, block.counts)
 
 
 def _scattered(columns: list[Any], edges: IntArray, numbers: IntArray) -> Array:
@@ -131,7 +126,7 @@ def gather(block: Block | RowSlice) -> Gathered:
         return block.gather()
     places = list(zip(block.part.tolist(), block.row.tolist(), strict=True))
     if block.parts[0].starts is None:
-        return Gathered(_documents(block, places), None, block.used(), None)
+        return Gathered(_documents(block, places), None, block.used(), _origins(block, places))
     fields: dict[str, Column] = {}
     names = set(block.parts[0].fields)
     for part in block.parts:
@@ -144,14 +139,8 @@ def gather(block: Block | RowSlice) -> Gathered:
         for i, (number, row) in enumerate(places):
             out[i] = block.parts[number].fields[name][row]
         fields[name] = out
-    segments, sources = [], []
-    for number, row in places:
-        starts = _starts(block, number)
-        segments.append(starts[row])
-        sources.append(block.parts[number].datasets[starts.offsets[row] : starts.offsets[row + 1]])
-    offsets = np.zeros(len(places) + 1, np.int64)
-    np.cumsum([len(segment) for segment in segments], out=offsets[1:])
-    return Gathered(fields, Ragged(np.concatenate(segments), offsets), block.used(), np.concatenate(sources))
+    origins = _origins(block, places)
+    return Gathered(fields, origins.starts, block.used(), origins)
 
 
 def _documents(block: Block, places: list[tuple[int, int]]) -> dict[str, Column]:
@@ -169,10 +158,17 @@ def _documents(block: Block, places: list[tuple[int, int]]) -> dict[str, Column]
     return columns
 
 
-def _starts(block: Block, part: int) -> Ragged:
-    starts = block.parts[part].starts
-    assert starts is not None
-    return starts
+def _origins(block: Block, places: list[tuple[int, int]]) -> Origins:
+    """Of a block's elements; each document is one segment."""
+    if block.parts[0].origins is None:
+        return Origins(block.owners(), Ragged(np.zeros(len(places), np.int32), np.arange(len(places) + 1)))
+    starts, owners = [], []
+    for number, row in places:
+        origins = block.parts[number].origins
+        assert origins is not None
+        starts.append(origins.starts[row])
+        owners.append(origins.owners[origins.starts.offsets[row] : origins.starts.offsets[row + 1]])
+    return Origins(np.concatenate(owners), Ragged.of(starts, np.int32))
 
 
 def zero_weight(like: Mapping[str, Column] | None, rows: int, length: int) -> Gathered:
@@ -186,4 +182,4 @@ def zero_weight(like: Mapping[str, Column] | None, rows: int, length: int) -> Ga
         shaped = isinstance(column, np.ndarray)
         fields[name] = np.zeros((rows, *column.shape[1:]), column.dtype) if shaped else [None] * rows  # type: ignore[union-attr]
     starts = Ragged(np.zeros(rows, np.int32), np.arange(rows + 1))
-    return Gathered(fields, starts, np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+    return Gathered(fields, starts, np.zeros(rows, np.int64), Origins(np.zeros((rows, 4), np.int64), starts))

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from zephon.types import Array, Column, Columns, IntArray, Json, Ragged, element
+from zephon.types import Array, Column, Columns, IntArray, Json, Origins, Ragged, element
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -25,10 +25,11 @@ class Part:
 
     Args:
         fields: columns by name; documents as they are, or packed rows as arrays [rows, max_length].
-        datasets: int64, the dataset of each document, or of each segment of packed rows in row-major order.
+        datasets: int64, the dataset of each document; empty for packed rows.
         starts: for packed rows, where segments begin in each row (the first at 0); None for documents.
         used: for packed rows, int64[rows]: tokens before the padding.
         documents: the addresses of documents; None for packed rows.
+        origins: for rows of several documents, which they are.
     """
 
     fields: dict[str, Column]
@@ -36,6 +37,7 @@ class Part:
     starts: Ragged | None = None
     used: IntArray | None = None
     documents: Columns | None = None
+    origins: Origins | None = None
 
     def __len__(self) -> int:
         if self.used is not None:
@@ -122,6 +124,22 @@ class Block:
             return np.concatenate([part.datasets for part in self.parts])
         gathered = [self.parts[p].datasets[r] for p, r in zip(self.part.tolist(), self.row.tolist(), strict=True)]
         return np.array(gathered, np.int64)
+
+    def owners(self) -> IntArray:
+        """int64[n, 4], as in `Origins`: dataset, shard and row of each document, and 0; -1 of what is none."""
+        owners = np.zeros((len(self), 4), np.int64)
+        if not self.entire and self.whole is None:
+            owners[:, 0], owners[:, 1], owners[:, 2] = addresses_of(self, np.arange(len(self)))
+            return owners
+        at = 0
+        for part in self.parts:
+            here = owners[at : at + len(part)]
+            if part.documents is None:
+                here[:, :3] = -1
+            else:
+                here[:, 0], here[:, 1], here[:, 2] = part.datasets, part.documents.shard, part.documents.row
+            at += len(part)
+        return owners
 
     def tokens(self) -> list[int]:
         """Tokens of all elements together, by dataset."""

@@ -11,7 +11,7 @@ import numpy as np
 from zephon.errors import DataError
 from zephon.ops.block import Block, Part, addresses_of, concatenate, identity, of_documents
 from zephon.ops.fields import extract_token_columns
-from zephon.types import Array, Column, Columns, Json, Ragged, element
+from zephon.types import Array, Column, Columns, Json, Origins, Ragged, element
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,17 +116,21 @@ def rows_of(new: Sequence[Json], origins: Block) -> Block:
             )
         assert part.starts is not None
         assert part.used is not None
+        assert part.origins is not None
         starts, used = part.starts[place], int(part.used[place])
-        sources = part.datasets[part.starts.offsets[place] : part.starts.offsets[place + 1]]
+        owners = part.origins.owners[part.starts.offsets[place] : part.starts.offsets[place + 1]]
         positions = payload.pop("positions", None)
         if positions is not None:
             zeros = np.flatnonzero(np.asarray(positions)[:used] == 0)
             if not np.array_equal(zeros, starts):
-                sources = sources[np.searchsorted(starts, zeros, side="right") - 1]
+                which = np.searchsorted(starts, zeros, side="right") - 1
+                owners = owners[which]
+                owners[:, 3] += zeros - starts[which]
                 starts = zeros.astype(np.int32)
         fields: dict[str, Column] = {name: _as_row(value) for name, value in payload.items()}
         ragged = Ragged(np.asarray(starts, np.int32), np.array([0, len(starts)]))
-        blocks.append(identity(Part(fields, sources, ragged, np.array([used])), origins.counts[i : i + 1]))
+        row_part = Part(fields, np.empty(0, np.int64), ragged, np.array([used]), origins=Origins(owners, ragged))
+        blocks.append(identity(row_part, origins.counts[i : i + 1]))
     return concatenate(blocks)
 
 

@@ -36,7 +36,7 @@ from zephon.ops.tokenize import Tokenize
 from zephon.pipeline.options import Options
 from zephon.pipeline.order import check_order
 from zephon.pipeline.ranks import Division, divide, lanes_must_be_named
-from zephon.types import Counts, Json, Sampled
+from zephon.types import Address, Counts, Json, Sampled
 from zephon.work import Plan, WorkSource
 from zephon.work.source import FINEST
 from zephon.world import World
@@ -280,6 +280,10 @@ class Definition:
         if shard not in shards:
             raise ConfigError(f"dataset {name!r} has no shard {shard!r}", remedy=nearest(shard, shards))
         return dataset, shards.index(shard), int(row)
+
+    def address(self, dataset: int, shard: int, row: int) -> Address:
+        """The address by name of what `locate` gives numbers of."""
+        return self.source.datasets[dataset].address(shard, row)
 
     # ---- what runs
 

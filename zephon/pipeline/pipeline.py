@@ -281,7 +281,7 @@ class Pipeline(DocumentOps, LaneOps):
 
     def _received(self, batch: SampleBatch) -> None:
         self._state = batch.state
-        batch.decode = self._definition.decode
+        batch.decode, batch.address = self._definition.decode, self._definition.address
         if batch.dropped:
             self._drops.note(batch.dropped)
 

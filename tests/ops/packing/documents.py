@@ -36,6 +36,7 @@ def segments_of(block: Block) -> list[tuple[list[int], list[int]]]:
     for number, row in zip(block.part.tolist(), block.row.tolist(), strict=True):
         part = block.parts[number]
         assert part.starts is not None
+        assert part.origins is not None
         first, last = part.starts.offsets[row], part.starts.offsets[row + 1]
-        found.append((part.starts[row].tolist(), part.datasets[first:last].tolist()))
+        found.append((part.starts[row].tolist(), part.origins.owners[first:last, 0].tolist()))
     return found

@@ -13,22 +13,29 @@ def ints(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(values, np.int64)
 
 
+def owners(*rows: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """Documents of dataset 0 and shard 0 with these rows."""
+    return np.array([(0, 0, row, 0) for row in rows], np.int64)
+
+
 def test_a_document_without_a_token_begins_nowhere() -> None:
-    extended = Boundaries(ints(0), ints(7)).extended(ints(0, 2, 2, 5), ints(1, 2, 3), after=4)
+    extended = Boundaries(ints(0), owners(7)).extended(ints(0, 2, 2, 5), owners(1, 2, 3), after=4)
     assert extended.starts.tolist() == [0, 4, 6]
-    assert extended.sources.tolist() == [7, 1, 3]
+    assert extended.owners[:, 2].tolist() == [7, 1, 3]
 
 
-def test_a_document_that_is_cut_begins_anew_after_the_cut() -> None:
-    head, tail = Boundaries(ints(0, 4), ints(1, 2)).split(6, 9)
-    assert (head.starts.tolist(), head.sources.tolist()) == ([0, 4], [1, 2])
-    assert (tail.starts.tolist(), tail.sources.tolist()) == ([0], [2])
+def test_a_document_that_is_cut_begins_anew_after_the_cut_and_says_what_came_before() -> None:
+    head, tail = Boundaries(ints(0, 4), owners(1, 2)).split(6, 9)
+    assert (head.starts.tolist(), head.owners[:, 2:].tolist()) == ([0, 4], [[1, 0], [2, 0]])
+    assert (tail.starts.tolist(), tail.owners[:, 2:].tolist()) == ([0], [[2, 2]])
+    _, later = tail.split(2, 3)
+    assert (later.starts.tolist(), later.owners[:, 2:].tolist()) == ([0], [[2, 4]])
 
 
 def test_a_cut_between_documents_or_at_the_end_adds_none() -> None:
-    between = Boundaries(ints(0, 4), ints(1, 2)).split(4, 9)[1]
-    assert (between.starts.tolist(), between.sources.tolist()) == ([0], [2])
-    assert Boundaries(ints(0, 4), ints(1, 2)).split(9, 9)[1].starts.tolist() == []
+    between = Boundaries(ints(0, 4), owners(1, 2)).split(4, 9)[1]
+    assert (between.starts.tolist(), between.owners[:, 2:].tolist()) == ([0], [[2, 0]])
+    assert Boundaries(ints(0, 4), owners(1, 2)).split(9, 9)[1].starts.tolist() == []
 
 
 def test_full_rows_leave_and_the_remainder_is_held_for_the_next_block() -> None:

@@ -7,6 +7,7 @@ all documents of a set of rows at once.
 from __future__ import annotations
 
 import bisect
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from zephon.ops.block import Block, Part, identity
 from zephon.ops.packing.bins import Row, Slice
 from zephon.ops.packing.stream import aligned_fields, make_rows, same_fields
 from zephon.ops.records import payloads
-from zephon.types import Array, IntArray, Json, Ragged
+from zephon.types import Array, IntArray, Json, Origins, Ragged
 
 _SHORT = 64  # tokens: shorter slices are gathered through one index, longer ones copied one by one
 
@@ -33,6 +34,11 @@ class _Held:
         if self._payloads is None:
             self._payloads = payloads(self.block)
         return self._payloads[element]
+
+    @functools.cached_property
+    def owners(self) -> IntArray:
+        """int64[n, 4], as in `Origins`."""
+        return self.block.owners()
 
 
 class _Layout(NamedTuple):
@@ -99,13 +105,13 @@ class Pool:
             return None
         layout = _Layout.of(rows)
         targets = layout.rows * self._length + layout.starts  # in the flat rows
-        sources = np.empty(len(targets), np.int64)
+        owners = np.empty((len(targets), 4), np.int64)
         flat: dict[str, Array] = {}
         for held, chosen in self._by_block(layout.documents):
             elements = layout.documents[chosen] - held.first
             if held.fields is None:
                 self._names = held.fields = same_fields(self._names or aligned_fields(held.block.parts[0]), held.block.parts)
-            sources[chosen] = held.block.datasets()[elements]
+            owners[chosen] = held.owners[elements]
             part_of, place = held.block.part[elements], held.block.row[elements]
             for number in np.unique(part_of).tolist():
                 inside = part_of == number
@@ -114,7 +120,8 @@ class Pool:
                 self._copy(held.block.parts[number], place[inside], begins, lengths, targets[slices], flat, len(rows))
             self._release(held, elements, layout.ends[chosen])
         fields = {name: values.reshape(len(rows), self._length) for name, values in flat.items()}
-        return make_rows(fields, layout.starts, sources, layout.offsets, layout.used, self._datasets)
+        owners[:, 3] = layout.begins
+        return make_rows(fields, layout.starts, owners, layout.offsets, layout.used, self._datasets)
 
     def _copy(
         self,
@@ -149,9 +156,14 @@ class Pool:
                 groups[-1].append(payload if whole else {"input_ids": payload["input_ids"]})
                 counts[number, dataset] += tokens
         layout = _Layout.of(rows)
+        owners = np.empty((len(layout.documents), 4), np.int64)
         for held, chosen in self._by_block(layout.documents):
-            self._release(held, layout.documents[chosen] - held.first, layout.ends[chosen])
-        return identity(Part({"packed_samples": groups}, np.full(len(rows), -1, np.int64)), counts)
+            elements = layout.documents[chosen] - held.first
+            owners[chosen] = held.owners[elements]
+            self._release(held, elements, layout.ends[chosen])
+        owners[:, 3] = layout.begins
+        origins = Origins(owners, Ragged(layout.starts, layout.offsets))
+        return identity(Part({"packed_samples": groups}, np.full(len(rows), -1, np.int64), origins=origins), counts)
 
     def _sample(self, part: Slice) -> tuple[Json, int, int]:
         """A slice of a document as (payload, its dataset, how many tokens)."""

@@ -1,7 +1,7 @@
 """A stream of tokens with its document boundaries, and the rows cut from it.
 
 values       a a a a a | b b b | c c c c c c c c | d d
-boundaries   0           5       8                 16          where documents begin, and of which dataset they are
+boundaries   0           5       8                 16          where documents begin, and whose they are
 rows of 6    aaaaab  bbcccc  ccccdd                            each row is segments: [a: 0, b: 5] [b: 0, c: 2] [c: 0, d: 4]
 """
 
@@ -15,7 +15,9 @@ import numpy as np
 
 from zephon.errors import DataError, ErrorAddress, address_error
 from zephon.ops.block import Block, Part, identity
-from zephon.types import Array, IntArray, Ragged
+from zephon.types import Array, IntArray, Origins, Ragged
+
+_NONE = np.empty(0, np.int64)
 
 
 def aligned_fields(part: Part) -> list[str]:
@@ -63,28 +65,29 @@ class Boundaries(NamedTuple):
 
     Args:
         starts: int64, ascending; the first is 0 unless the stream is empty.
-        sources: int64, the dataset of each document.
+        owners: int64[documents, 4], as in `Origins`.
     """
 
     starts: IntArray
-    sources: IntArray
+    owners: IntArray
 
-    def extended(self, offsets: IntArray, sources: IntArray, after: int) -> Boundaries:
+    def extended(self, offsets: IntArray, owners: IntArray, after: int) -> Boundaries:
         """With further documents, which lie at ``offsets`` after that many tokens. Those without a token have no boundary."""
         begins = offsets[:-1]
         filled = offsets[1:] > begins
         if not filled.all():
-            begins, sources = begins[filled], sources[filled]
-        return Boundaries(np.concatenate([self.starts, begins + after]), np.concatenate([self.sources, sources]))
+            begins, owners = begins[filled], owners[filled]
+        return Boundaries(np.concatenate([self.starts, begins + after]), np.concatenate([self.owners, owners]))
 
     def split(self, at: int, end: int) -> tuple[Boundaries, Boundaries]:
         """Those of the first ``at`` tokens, and those of the others up to ``end``: a document that is cut begins anew there."""
         first = int(self.starts.searchsorted(at))
-        starts, sources = self.starts[first:] - at, self.sources[first:]
+        starts, owners = self.starts[first:] - at, self.owners[first:]
         if at < end and (len(starts) == 0 or starts[0] != 0):
             starts = np.concatenate([np.zeros(1, np.int64), starts])
-            sources = np.concatenate([self.sources[first - 1 : first], sources])
-        return Boundaries(self.starts[:first], self.sources[:first]), Boundaries(starts, sources)
+            owners = np.concatenate([self.owners[first - 1 : first], owners])
+            owners[0, 3] += at - self.starts[first - 1]
+        return Boundaries(self.starts[:first], self.owners[:first]), Boundaries(starts, owners)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -96,7 +99,7 @@ class Stream:
 
     @staticmethod
     def empty() -> Stream:
-        return Stream({}, Boundaries(np.empty(0, np.int64), np.empty(0, np.int64)))
+        return Stream({}, Boundaries(np.empty(0, np.int64), np.empty((0, 4), np.int64)))
 
     def __len__(self) -> int:
         return len(self.values["input_ids"]) if self.values else 0
@@ -107,7 +110,7 @@ class Stream:
             return 0
         columns = {name: block.ragged(name) for name in self._names(block)}
         offsets = columns["input_ids"].offsets
-        self.boundaries = self.boundaries.extended(offsets, block.datasets(), len(self))
+        self.boundaries = self.boundaries.extended(offsets, block.owners(), len(self))
         self._hold({name: column.values for name, column in columns.items()})
         return int(offsets[-1])
 
@@ -133,7 +136,7 @@ class Stream:
         if total < length:
             return None, self.append(block)
         count = total // length
-        boundaries = self.boundaries.extended(offsets, block.datasets(), len(self))
+        boundaries = self.boundaries.extended(offsets, block.owners(), len(self))
         taken, self.boundaries = boundaries.split(count * length, total)
         return cut_rows(self._full_rows(columns, length), taken, count, length, datasets), tokens
 
@@ -189,7 +192,8 @@ def cut_rows(arrays: list[dict[str, Array]], boundaries: Boundaries, count: int,
         first, last = int(offsets[at]), int(offsets[at + rows])
         starts = Ragged(within_row[first:last], offsets[at : at + rows + 1] - first)
         part[at : at + rows], row[at : at + rows] = len(parts), np.arange(rows)
-        parts.append(Part(dict(fields), owners[first:last], starts, used[at : at + rows]))
+        origins = Origins(owners[first:last], starts)
+        parts.append(Part(dict(fields), _NONE, starts, used[at : at + rows], origins=origins))
         at += rows
     return Block(parts, part, row, counts)
 
@@ -207,25 +211,27 @@ def _segment_begins(starts: IntArray, edges: IntArray) -> IntArray:
 def _segment_owners(
     boundaries: Boundaries, begins: IntArray, count: int, length: int, datasets: int
 ) -> tuple[IntArray, IntArray]:
-    """The dataset of each segment, and int64[rows, datasets]: each row's tokens by dataset."""
-    starts, sources = boundaries
+    """int64[segments, 4]: the document of each segment; and int64[rows, datasets]: each row's tokens by dataset."""
+    starts, sources = boundaries.starts, boundaries.owners[:, 0]
     counts = np.zeros((count, datasets), np.int64)
+    which = starts.searchsorted(begins, side="right") - 1
+    owners = boundaries.owners.take(which, axis=0)
+    owners[:, 3] += begins - starts[which]
     if datasets == 1 or (sources == sources[0]).all():
         counts[:, sources[0]] = length
-        return np.full(len(begins), sources[0], np.int64), counts
-    owners = sources[starts.searchsorted(begins, side="right") - 1]
-    np.add.at(counts, (begins // length, owners), np.append(begins[1:], count * length) - begins)
+    else:
+        np.add.at(counts, (begins // length, owners[:, 0]), np.append(begins[1:], count * length) - begins)
     return owners, counts
 
 
 def make_rows(
-    fields: dict[str, Array], starts: IntArray, sources: IntArray, offsets: IntArray, used: IntArray, datasets: int
+    fields: dict[str, Array], starts: IntArray, owners: IntArray, offsets: IntArray, used: IntArray, datasets: int
 ) -> Block:
     """Packed rows as a block.
 
     Args:
         fields: arrays [rows, length].
-        starts, sources: of all segments, row by row; starts are relative to their row.
+        starts, owners: of all segments, row by row; starts are relative to their row.
         offsets: int64[rows + 1], the segments of each row.
         used: int64[rows], tokens before the padding.
         datasets: how many datasets the source has.
@@ -234,6 +240,7 @@ def make_rows(
     ends = np.append(starts[1:], 0)
     ends[offsets[1:] - 1] = used
     row = np.repeat(np.arange(rows), np.diff(offsets))
-    counts = np.bincount(row * datasets + sources, weights=ends - starts, minlength=rows * datasets)
-    part = Part(dict(fields), sources, Ragged(starts.astype(np.int32), offsets), used)
+    counts = np.bincount(row * datasets + owners[:, 0], weights=ends - starts, minlength=rows * datasets)
+    begins = Ragged(starts.astype(np.int32), offsets)
+    part = Part(dict(fields), _NONE, begins, used, origins=Origins(owners, begins))
     return identity(part, counts.astype(np.int64).reshape(rows, datasets))

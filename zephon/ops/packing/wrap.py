@@ -52,8 +52,8 @@ class Wrap:
             row = np.full((1, self._length), self._pad if name == "input_ids" else 0, values.dtype)
             row[0, :used] = values
             fields[name] = row
-        starts, sources = stream.boundaries
-        return make_rows(fields, starts, sources, np.array([0, len(starts)]), np.array([used]), self._datasets)
+        starts, owners = stream.boundaries
+        return make_rows(fields, starts, owners, np.array([0, len(starts)]), np.array([used]), self._datasets)
 
     def rebuild(self, block: Block) -> None:
         """Takes documents again that were pushed before the cursor, and emits nothing."""
