@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 EVERYBODY := not slow and not kubernetes
 
-.PHONY: demo test test-all test-torchtitan lint clean venv bench check-gpu check-free-threaded
+.PHONY: demo test test-all test-slow test-clusters test-torchtitan lint clean venv bench check-gpu check-free-threaded
 .DELETE_ON_ERROR:
 
 demo: $(RUNTIME)
@@ -17,9 +17,15 @@ demo: $(RUNTIME)
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -m "$(EVERYBODY)"
 
-# What `make test` leaves out: slow suites, fuzz, chaos, clusters.
+# What `make test` leaves out, side by side, for clusters mostly wait: slow suites, fuzz and chaos here, and real clusters.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -m "not ($(EVERYBODY))"
+	$(MAKE) --jobs 2 --output-sync=target test-slow test-clusters
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m "slow and not kubernetes"
+
+test-clusters: $(STAMP)
+	$(BIN)/python -m pytest -m kubernetes
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

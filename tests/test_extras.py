@@ -36,7 +36,7 @@ def test_the_project_says_licence_and_classifiers() -> None:
 
 
 def test_a_missing_extra_is_named_with_the_line_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for package in ("pyarrow", "zstandard", "s3fs", "gcsfs", "adlfs", "safetensors"):
+    for package in ("pyarrow", "zstandard", "s3fs", "gcsfs", "adlfs", "safetensors", "safetensors.torch"):
         monkeypatch.setitem(sys.modules, package, None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     from zephon.train import hf
