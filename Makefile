@@ -47,13 +47,14 @@ check-free-threaded:
 	$(FREE) pytest tests/ops tests/work tests/engine tests/test_laws.py tests/test_golden.py \
 		tests/io/test_bad_documents.py tests/io/test_cache.py tests/io/test_tar.py --ignore tests/engine/test_lifecycle.py
 
-# TorchTitan's own trainer on this machine's cores: several GB, in an environment of its own.
+# TorchTitan's own trainer on this machine's cores: several GB, in an environment of its own; then everybody's tests on its torch.
 TITAN := .venv-torchtitan/bin/python -m
 test-torchtitan:
 	$(PYTHON) -m venv .venv-torchtitan
 	$(TITAN) pip install --quiet --disable-pip-version-check --no-compile -c constraints-torchtitan.txt \
-		-e .[torchtitan] pytest pytest-timeout pytest-rerunfailures hypothesis
+		-e .[torchtitan,s3,parquet,zstd] -r requirements-dev.txt
 	$(TITAN) pytest tests/torchtitan tests/integrations
+	$(TITAN) pytest -m "$(EVERYBODY)" --ignore tests/torchtitan --ignore tests/integrations
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

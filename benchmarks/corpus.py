@@ -15,10 +15,10 @@ from zephon.types import Chunk, ShardRange
 _SIZES = (2100, 3900, 5200, 2800, 4400, 6000, 3300)
 
 
-def texts() -> Iterator[str]:
-    """The built-in documents and sources in pieces of about 2 to 6 KB, cut at line ends."""
+def texts(*names: str) -> Iterator[str]:
+    """The built-in documents and sources (or only ``names`` of them) in pieces of about 2 to 6 KB, cut at line ends."""
     turn = 0
-    for name in ("docs", "code"):
+    for name in names or ("docs", "code"):
         dataset = Dataset.from_path(name, f"stdlib://{name}")
         for shard, size in enumerate(dataset.sizes.tolist()):
             try:

@@ -49,6 +49,12 @@ def with_batch(seq_len: int) -> Pipeline:
     return packed(seq_len).batch(2)
 
 
+def nothing_to_predict(seq_len: int) -> Pipeline:
+    dataset = Dataset.from_dict("d", {"s": InMemoryShard([{"text": "a"}])})
+    letter = Pipeline(StaticMixtureWorkSource([dataset], chunk_bytes=256, stop_after_passes=1))
+    return letter.tokenize(tokenizer_id="bytes", field="text", special_tokens="none").pack_flat(context_length=seq_len)
+
+
 def no_pipeline() -> str:
     return "text"
 

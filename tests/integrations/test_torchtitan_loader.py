@@ -96,6 +96,12 @@ def test_held_out_rows_are_the_same_at_every_degree_and_none_is_left_out(replica
     assert len(expected) > len(rows(list(build(infinite=False))))
 
 
+def test_held_out_text_without_a_token_to_predict_is_refused_on_every_rank() -> None:
+    for rank in range(2):
+        with pytest.raises(ConfigError, match="no token to predict"):
+            build(2, rank, recipe="nothing_to_predict", infinite=False, held_out=True)
+
+
 def test_digests_are_those_of_a_run_of_the_pipeline_itself() -> None:
     from tests.integrations.recipes import shuffled
     from zephon.run.ledger import sequence_digest

@@ -78,20 +78,20 @@ def test_one_run_through_every_change_is_the_unbroken_run(machines: Machines, ca
     assert done.step == STEPS
     ledger = [entry.step for entry in read_ledger(rundir.path("ledger.jsonl"))]
     assert ledger == list(range(STEPS)), "a step was lost or trained twice"
-    expected = unbroken(rundir)
+    expected = unbroken(rundir, STEPS)
     assert [entry.digest for entry in read_ledger(rundir.path("ledger.jsonl"))] == expected
     with capsys.disabled():
         print("\n" + "\n".join(told) + f"\n{STEPS} steps on 4, 2, 1, 2, 4 nodes: the same global batch at every step")
 
 
-def unbroken(rundir: RunDir) -> list[str]:
+def unbroken(rundir: RunDir, steps: int) -> list[str]:
     """The digests of one uninterrupted pass of the loader on one rank."""
     spec = newest_spec(rundir)
     built = pipeline(spec, load_tokenizer(spec.tokenizer.id), dp_rank=0, dp_size=1)
     built.calibrate(read_calibration(rundir))
     feed = PipelineFeed(built)
     try:
-        batches = itertools.islice(feed.steps(), STEPS)
+        batches = itertools.islice(feed.steps(), steps)
         return [
             step_digest([batch.digests[slot] for slot in sorted(batch.digests)], spec.lanes.count)[0].hex() for batch in batches
         ]

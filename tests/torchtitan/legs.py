@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import multiprocessing
 import os
+import shutil
 import socket
 import traceback
 import warnings
@@ -58,7 +60,10 @@ Leg = Callable[[], Any]
 
 
 def run(ranks: int, make: Leg, log: Path) -> list[dict[str, Any]]:
-    """What each rank reports: {"losses": {step: loss}, "error": str}."""
+    """What each rank reports.
+
+    {"losses", "validation", "tokens": {step: number}, "rows": [a digest of each row's inputs, in order], "error": str}
+    """
     context = multiprocessing.get_context("fork")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -74,13 +79,55 @@ def run(ranks: int, make: Leg, log: Path) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) if file.exists() else {"error": "killed", "losses": {}} for file in files]
 
 
+def leg(folder: Path, name: str, ranks: int, steps: int, loader: dict[str, Any] | None = None, **changed: Any) -> list[dict]:
+    """Starts with the same weights, which otherwise follow from how the model is sharded."""
+    return _leg(folder, name, ranks, steps, lambda out: config(folder, steps=steps, loader=loader or {}, **out, **changed))
+
+
+def stock(folder: Path, name: str, ranks: int, steps: int, **changed: Any) -> list[dict]:
+    """The same with TorchTitan's own loader and trainer, on the dataset prose."""
+    from torchtitan.hf_datasets.text_datasets import DATASETS, DatasetConfig, HuggingFaceTextDataLoader
+
+    def rows(path: str) -> Any:
+        from datasets import load_dataset
+
+        return load_dataset("json", data_files=str(folder / "prose" / "a.jsonl"), split="train", streaming=True)
+
+    def make(out: dict[str, str]) -> Any:
+        made = config(folder, steps=steps, **out, **changed)
+        made.dataloader = HuggingFaceTextDataLoader.Config(dataset="test")
+        made.checkpoint.last_save_model_only = False
+        return made
+
+    DATASETS["test"] = DatasetConfig(path="", loader=rows, sample_processor=lambda sample: sample["text"])
+    return _leg(folder, name, ranks, steps, make)
+
+
+def _leg(folder: Path, name: str, ranks: int, steps: int, make: Callable[[dict[str, str]], Any]) -> list[dict]:
+    out = folder / name
+    if not out.exists() and name != "seed":
+        shutil.copytree(folder / "seed" / "checkpoint", out / "checkpoint")
+    return run(ranks, lambda: make({"dump_folder": str(out)}), folder / f"{name}-{ranks}-{steps}")
+
+
+def batches(reports: list[dict[str, Any]]) -> list[list[str]]:
+    """The rows of each global batch, rank by rank."""
+    share = SIZE // len(reports)
+    steps = range(0, len(reports[0]["rows"]), share)
+    return [[row for said in reports for row in said["rows"][first : first + share]] for first in steps]
+
+
+def apart(losses: dict[str, float], others: dict[str, float]) -> float:
+    return max(abs(loss - others[step]) for step, loss in losses.items())
+
+
 def _rank(rank: int, ranks: int, port: int, make: Leg, report: Path) -> None:
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # TorchTitan's own
-    said: dict[str, Any] = {"losses": {}, "tokens": {}, "validation": {}, "error": ""}
+    said: dict[str, Any] = {"losses": {}, "tokens": {}, "validation": {}, "rows": [], "error": ""}
     log = MetricsProcessor.log
     validated = MetricsProcessor.log_validation
 
@@ -104,6 +151,7 @@ def _rank(rank: int, ranks: int, port: int, make: Leg, report: Path) -> None:
             if made.checkpoint.create_seed_checkpoint:
                 trainer.checkpointer.save(curr_step=0, last_step=True)
             else:
+                _record_rows(trainer, said["rows"])
                 trainer.train()
         except BaseException as error:  # noqa: BLE001 - the report is the result, also of SystemExit
             said["error"] = f"{type(error).__name__}: {error}"
@@ -114,3 +162,15 @@ def _rank(rank: int, ranks: int, port: int, make: Leg, report: Path) -> None:
                 trainer.close()
         out.flush()
     os._exit(0)
+
+
+def _record_rows(trainer: Any, rows: list[str]) -> None:
+    """Of whichever loader, what the trainer takes from it."""
+    generate = trainer.batch_generator
+
+    def generator(loader: Any) -> Any:
+        for inputs, labels in generate(loader):
+            rows.extend(hashlib.sha256(row.numpy().tobytes()).hexdigest()[:16] for row in inputs["input"])
+            yield inputs, labels
+
+    trainer.batch_generator = generator

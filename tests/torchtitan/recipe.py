@@ -21,6 +21,18 @@ def train(tokenizer: Tokenizer, seq_len: int) -> Pipeline:
     return text.tokenize(tokenizer, field="text", special_tokens="eos").pack_flat(context_length=seq_len).shuffle(32)
 
 
+def more_workers(tokenizer: Tokenizer, seq_len: int) -> Pipeline:
+    return train(tokenizer, seq_len).options(runner="threads", max_workers=3)
+
+
+def other_data(tokenizer: Tokenizer, seq_len: int) -> Pipeline:
+    paths = {"prose": "prose", "code": "held"}
+    datasets = [Dataset.from_path(name, os.path.join(os.environ[FOLDER], path)) for name, path in paths.items()]
+    mixed = StaticMixtureWorkSource(datasets, {"prose": 0.7, "code": 0.3}, chunk_bytes=4096, seed=1, exhausted_policy="repeat")
+    text = Pipeline(mixed).tokenize(tokenizer, field="text", special_tokens="eos")
+    return text.pack_flat(context_length=seq_len).shuffle(32)
+
+
 def another_seed(tokenizer: Tokenizer, seq_len: int) -> Pipeline:
     text = Pipeline(source(seed=2, exhausted_policy="repeat"))
     return text.tokenize(tokenizer, field="text", special_tokens="eos").pack_flat(context_length=seq_len).shuffle(32)

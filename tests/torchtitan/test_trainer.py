@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +9,8 @@ import pytest
 
 pytest.importorskip("torchtitan", reason="TorchTitan is not installed here: make test-torchtitan")
 
-from tests.torchtitan import legs, recipe
+from tests.torchtitan import legs
+from tests.torchtitan.legs import apart, leg, stock
 from zephon.run.ledger import compare
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -21,50 +18,10 @@ STEPS = 9
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    made = tmp_path_factory.mktemp("titan")
-    texts = [f"number {i} is {i * i} and its neighbour is {i + 1}. " * (1 + i % 7) for i in range(1500)]
-    for name, part in {"prose": texts[:900], "code": [t.upper() for t in texts[600:1400]], "held": texts[1400:]}.items():
-        (made / name).mkdir()
-        (made / name / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in part))
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    special = ["<s>", "</s>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=600, special_tokens=special, initial_alphabet=alphabet))
-    (made / "assets").mkdir()
-    tokenizer.save(str(made / "assets" / "tokenizer.json"))
-    (made / "assets" / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
-    os.environ[recipe.FOLDER] = str(made)
-    (said,) = leg(made, "seed", 1, 1, checkpoint__create_seed_checkpoint=True)
-    assert said["error"] == ""
-    yield made
-    del os.environ[recipe.FOLDER]
-
-
-def leg(folder: Path, name: str, ranks: int, steps: int, loader: dict[str, Any] | None = None, **changed: Any) -> list[dict]:
-    """Starts with the same weights, which otherwise follow from how the model is sharded."""
-    out = folder / name
-
-    def make() -> Any:
-        return legs.config(folder, steps=steps, loader=loader or {}, dump_folder=str(out), **changed)
-
-    if not out.exists() and name != "seed":
-        shutil.copytree(folder / "seed" / "checkpoint", out / "checkpoint")
-    return legs.run(ranks, make, folder / f"{name}-{ranks}-{steps}")
-
-
-@pytest.fixture(scope="module")
 def unbroken(folder: Path) -> dict[str, Any]:
     (said,) = leg(folder, "unbroken", 1, STEPS)
     assert said["error"] == "", (folder / f"unbroken-1-{STEPS}.0.log").read_text()[-3000:]
     return said
-
-
-def apart(losses: dict[str, float], others: dict[str, float]) -> float:
-    return max(abs(loss - others[step]) for step, loss in losses.items())
 
 
 @pytest.mark.parametrize("chain", [(2, 1, 2), (4,)], ids=["2-1-2", "4"])
@@ -91,22 +48,27 @@ def test_degrees_change_through_torchtitans_checkpoints_with_equal_digests_and_l
         ({"recipe": "tests.torchtitan.recipe:another_seed"}, {}, "seed"),
         ({"recipe": "tests.torchtitan.recipe:another_mixture"}, {}, "source.mixture.code"),
         ({"recipe": "tests.torchtitan.recipe:another_shuffle"}, {}, "buffer"),
+        ({"recipe": "tests.torchtitan.recipe:other_data"}, {}, "source.datasets"),
+        ({}, {"hf_assets_path": "other_assets"}, "tokenizer"),
         ({}, {"training__global_batch_size": 16}, "global_batch_size"),
         ({}, {"training__seq_len": 32}, "max_length"),
         ({"lanes": 8}, {}, "--dataloader.lanes 4"),
     ],
-    ids=["seed", "mixture", "shuffle", "global batch", "context length", "lanes"],
+    ids=["seed", "mixture", "shuffle", "data", "tokenizer", "global batch", "context length", "lanes"],
 )
 def test_a_changed_thing_that_defines_the_data_is_refused_by_name(
     folder: Path, unbroken: dict[str, Any], loader: dict[str, Any], changed: dict[str, Any], says: str
 ) -> None:
+    if "hf_assets_path" in changed:
+        changed = {"hf_assets_path": str(folder / changed["hf_assets_path"])}
     (said,) = leg(folder, "unbroken", 1, STEPS + 1, loader, **changed)
     assert says in said["error"]
     assert said["losses"] == {}
 
 
-def test_another_local_batch_size_has_the_same_digests(folder: Path, unbroken: dict[str, Any]) -> None:
-    (said,) = leg(folder, "local", 1, STEPS, training__local_batch_size=8)
+def test_another_local_batch_size_and_more_workers_have_the_same_digests(folder: Path, unbroken: dict[str, Any]) -> None:
+    workers = {"recipe": "tests.torchtitan.recipe:more_workers"}
+    (said,) = leg(folder, "local", 1, STEPS, workers, training__local_batch_size=8)
     assert said["error"] == ""
     assert compare(str(folder / "local"), str(folder / "unbroken")).first is None
     assert apart(said["losses"], unbroken["losses"]) < 1e-4
@@ -146,22 +108,7 @@ def test_what_would_change_the_data_is_refused_on_every_rank_before_there_is_a_m
 
 
 def test_a_stock_loaders_checkpoint_is_said_and_the_data_begins_anew_on_purpose(folder: Path) -> None:
-    from torchtitan.hf_datasets.text_datasets import DATASETS, DatasetConfig, HuggingFaceTextDataLoader
-
-    def rows(path: str) -> Any:
-        from datasets import load_dataset
-
-        return load_dataset("json", data_files=str(folder / "prose" / "a.jsonl"), split="train", streaming=True)
-
-    DATASETS["test"] = DatasetConfig(path="", loader=rows, sample_processor=lambda sample: sample["text"])
-    stock = HuggingFaceTextDataLoader.Config(dataset="test")
-
-    def make() -> Any:
-        made = legs.config(folder, steps=3, dump_folder=str(folder / "stock"))
-        made.dataloader = stock
-        return made
-
-    (said,) = legs.run(1, make, folder / "stock-1-3")
+    (said,) = stock(folder, "stock", 1, 3)
     assert said["error"] == "", said["error"]
     (said,) = leg(folder, "stock", 1, 4)
     assert "another loader" in said["error"]
@@ -169,5 +116,41 @@ def test_a_stock_loaders_checkpoint_is_said_and_the_data_begins_anew_on_purpose(
     (said,) = leg(folder, "stock", 1, 4, {"fork": True}, **anew)
     assert said["error"] == ""
     assert list(said["losses"]) == ["4"]
-    reports = legs.run(2, make, folder / "stock-2-3")  # the stock loader itself refuses another degree
-    assert all("resharding" in said["error"] or "dp_rank_1" in said["error"] for said in reports)
+
+
+def test_the_stock_loader_beside_this_one(folder: Path, unbroken: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """Two ranks instead of one; another number of ranks in the middle; and its state excluded from loading."""
+    half = STEPS // 2
+    ours, alone = legs.batches([unbroken]), stock(folder, "stock-unbroken", 1, STEPS)
+    theirs = legs.batches(alone)
+    here = in_common(ours, legs.batches(leg(folder, "ours-2", 2, STEPS)))
+    there = in_common(theirs, legs.batches(stock(folder, "stock-2", 2, STEPS)))
+    assert (here, there) == (STEPS, 0)
+
+    (begun,) = stock(folder, "stock-cut", 1, half)
+    refused = stock(folder, "stock-cut", 2, STEPS)
+    assert all("resharding" in said["error"] or "dp_rank_1" in said["error"] for said in refused)
+    (anew,) = stock(folder, "stock-cut", 1, STEPS, checkpoint__exclude_from_loading=["dataloader"])
+    twice = set(begun["rows"]) & set(anew["rows"])
+    distance = apart(anew["losses"], alone[0]["losses"])
+    again = in_common(theirs[half:], legs.batches([anew]))
+    assert (again, len(twice)) == (0, half * legs.SIZE)
+    assert distance > 0.01
+
+    (first,), resumed = leg(folder, "ours-cut", 1, half), leg(folder, "ours-cut", 2, STEPS)
+    assert in_common(ours[half:], legs.batches(resumed)) == STEPS - half
+    assert not set(first["rows"]) & {row for said in resumed for row in said["rows"]}
+    mine = apart(resumed[0]["losses"], unbroken["losses"])
+    assert mine < 1e-4
+    with capsys.disabled():
+        print(
+            f"\n1 and 2 ranks, {STEPS} steps, global batches in common: this loader {here}, TorchTitan's {there}"
+            f"\nresumed after step {half}: this loader on 2 ranks, {STEPS - half} of {STEPS - half} batches, losses within "
+            f"{mine:.1e}, 0 rows twice; TorchTitan's refuses 2 ranks, and without its state on 1 rank: {again} batches, "
+            f"losses {distance:.2f} apart, {len(twice)} rows twice"
+        )
+
+
+def in_common(some: list[list[str]], others: list[list[str]]) -> int:
+    """In how many steps both have the same rows, in whichever order of the ranks."""
+    return sum(sorted(one) == sorted(other) for one, other in zip(some, others, strict=True))

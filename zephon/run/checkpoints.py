@@ -86,6 +86,11 @@ def path_of(rundir: RunDir, step: int, *parts: str) -> str:
     return rundir.path(_FOLDER, name_of(step), *parts)
 
 
+def folder_of(rundir: RunDir) -> str:
+    """The folder of all checkpoints: a path on this machine's file system, else a URL."""
+    return rundir.path(_FOLDER) if rundir.local else posixpath.join(rundir.url, _FOLDER)
+
+
 def url_of(rundir: RunDir, step: int) -> str:
     """The URL of a checkpoint's folder."""
     return posixpath.join(rundir.url, _FOLDER, name_of(step))

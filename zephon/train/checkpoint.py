@@ -241,7 +241,7 @@ class Saver:
                 return  # the same step is complete already
             dcp.save(state, storage_writer=_writer(run, meta.step), process_group=self._membership.saving)
             files = {}
-            for part in self._on_all_ranks(lambda: _own_files(run, meta.step, self._membership.process.rank)):
+            for part in self._on_all_ranks(lambda: own_files(run, meta.step, self._membership.process.rank)):
                 files.update(part)
             self._on_all_ranks(lambda: self._finish(files, meta) if first else None)
             self.seconds = time.monotonic() - began
@@ -317,7 +317,8 @@ def _prepare(run: RunDir, meta: Meta) -> bool:
     return False
 
 
-def _own_files(run: RunDir, step: int, rank: int) -> dict[str, SavedFile]:
+def own_files(run: RunDir, step: int, rank: int) -> dict[str, SavedFile]:
+    """The files of a checkpoint that this rank has written; the first rank's are also those that are nobody's."""
     files = {}
     for path in run.fs.ls(path_of(run, step), detail=False, refresh=True):
         name = posixpath.basename(str(path))

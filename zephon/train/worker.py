@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import functools
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from zephon.errors import ZephonError
 from zephon.exits import Exit
@@ -26,12 +28,19 @@ from zephon.run.generation import check_newest, newest_claim, read_generation
 from zephon.run.specs import read_spec
 from zephon.spec.experiment import RunSpec
 
+if TYPE_CHECKING:
+    from zephon.train.session import Job
+
 Train = Callable[[RunDir, int, RunSpec, threading.Event], bool]
 
 
-def main(run_url: str, attempt: int) -> int:
-    """Trains attempt ``attempt`` of a run as the rank that the environment names; returns the exit status."""
-    return status_of(_train, run_url, attempt)
+def main(run_url: str, attempt: int, *, job: Callable[..., Job] | None = None) -> int:
+    """Trains attempt ``attempt`` of a run as the rank that the environment names; returns the exit status.
+
+    Args:
+        job: makes the session's job, with the arguments of `job_for`, as it does where none is given.
+    """
+    return status_of(functools.partial(_train, job=job), run_url, attempt)
 
 
 def arguments_of(prog: str, description: str | None = None) -> tuple[str, int]:
@@ -65,7 +74,9 @@ def status_of(train: Train, run_url: str, attempt: int) -> int:
     return Exit.LEFT if leaving.is_set() else Exit.DRAINED
 
 
-def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -> bool:
+def _train(
+    run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event, *, job: Callable[..., Job] | None = None
+) -> bool:
     import torch
 
     from zephon.train import distributed, reduction
@@ -93,7 +104,7 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
             timeout_s=trainer.process_group_timeout_s,
         )
         owned.callback(membership.leave)
-        session = build(job_for(spec, run, membership, log=log, fence=fence.check), membership)
+        session = build((job or job_for)(spec, run, membership, log=log, fence=fence.check), membership)
         owned.push(lambda kind, *_: session.close(abandon=kind is not None and not issubclass(kind, ZephonError)))
         records: Records | None = None
         if membership.first:

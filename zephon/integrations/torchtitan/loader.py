@@ -15,6 +15,7 @@ from zephon.integrations.torchtitan.base import BaseDataLoader, hidden
 from zephon.integrations.torchtitan.checks import check_division
 from zephon.integrations.torchtitan.recipe import Wanted, load_recipe
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
+from zephon.pipeline.pipeline import Pipeline
 from zephon.run.ledger import sequence_digest
 from zephon.types import Counts, Json
 
@@ -125,8 +126,31 @@ class ZephonDataLoader(BaseDataLoader):
         self._mask_documents = not config.labels_cross_documents
         self._before: Json | None = None  # the state before a step that has not been handed over whole
         self.delivered: Delivered | None = None
+        counts = None
         if self._pipeline.definition.source.estimation is not None:
-            self._pipeline.calibrate(_measured_once(self))
+            counts = _measured_once(self)
+            self._pipeline.calibrate(counts)
+        if config.held_out:
+            whole = load_recipe(config.recipe, wanted._replace(dp_world_size=1, dp_rank=0), held_out=True)
+            if counts is not None:
+                whole.calibrate(counts)
+            self._check_predicted(whole, config.recipe)
+
+    def _check_predicted(self, whole: Pipeline, recipe: str) -> None:
+        """Every rank looks for itself, as far as the first label. Raises ConfigError: no lane has one."""
+        try:
+            for microbatches in whole.steps():
+                for batch in microbatches:
+                    tensors = batch.to_training(return_labels=True, document_mask_loss=self._mask_documents)
+                    if bool((tensors["labels"] != self.LABEL).any()):
+                        return
+        finally:
+            whole.close()
+        raise ConfigError(
+            f"the held-out text of recipe {recipe!r} has no token to predict",
+            follows="the validation's loss would be divided by zero",
+            remedy="give held-out text with documents of two tokens or more, or leave --validator.enable out",
+        )
 
     def measure(self) -> Counts:
         """Tokens and bytes of each dataset's sample, which a mixture in tokens needs."""

@@ -6,7 +6,6 @@ The ledger is ``ledger.jsonl`` in ``--dump_folder``: `zephon verify A B` compare
 from __future__ import annotations
 
 import dataclasses
-import glob
 import os
 import re
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemReader
 from torchtitan.distributed import ParallelDims
+from torchtitan.tools import filesystem
 from torchtitan.trainer import Trainer
 
 from zephon.errors import ConfigError
@@ -24,7 +24,7 @@ from zephon.integrations.torchtitan.loader import Delivered, ZephonDataLoader
 from zephon.run import ledger
 from zephon.run.ledger import Ledger, step_digest
 
-_STEP = re.compile(r".*/step-(\d+)")  # a checkpoint's folder
+_STEP = re.compile(r"step-(\d+)")  # a checkpoint's folder
 
 
 class ZephonTrainer(Trainer):  # type: ignore[misc]
@@ -46,7 +46,7 @@ class ZephonTrainer(Trainer):  # type: ignore[misc]
         _check(config)
         super().__init__(config)
         self._tell_metrics_the_tokens()
-        self._group = dist.new_group(backend="gloo")  # so that digests never wait for a device
+        self.group = dist.new_group(backend="gloo")  # so that digests never wait for a device
         self._ledger = Ledger(self.ledger_path()) if dist.get_rank() == 0 else None
 
     def ledger_path(self) -> str:
@@ -60,7 +60,7 @@ class ZephonTrainer(Trainer):  # type: ignore[misc]
     def agree(self, answer: bool) -> bool:
         """Whether any rank says so; every rank asks at the same place."""
         flag = torch.tensor(int(answer))
-        dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group)
+        dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group)
         return bool(flag)
 
     def train(self) -> None:
@@ -72,7 +72,7 @@ class ZephonTrainer(Trainer):  # type: ignore[misc]
         delivered = self.dataloader.delivered
         assert delivered is not None
         parts: list[Delivered | None] | None = [None] * dist.get_world_size() if self._ledger is not None else None
-        dist.gather_object(delivered, parts, dst=0, group=self._group)
+        dist.gather_object(delivered, parts, dst=0, group=self.group)
         if self._ledger is not None and parts is not None:
             self._record([part for part in parts if part is not None])
 
@@ -106,17 +106,33 @@ class ZephonTrainer(Trainer):  # type: ignore[misc]
         mesh = self.parallel_dims.get_optional_mesh("loss")
         self.ntokens_seen = self.step * training.global_batch_size * training.seq_len // (mesh.size() if mesh else 1)
 
+    def newest_checkpoint(self) -> int:
+        """The step from which TorchTitan goes on where none is named; -1 where there is none."""
+        return max(_saved(self.checkpointer.folder), default=-1)
+
     def _check_checkpoint(self) -> None:
-        folder = _checkpoint(self.checkpointer.folder, self.config.checkpoint.load_step)
+        saving = self.config.checkpoint
+        step = self.newest_checkpoint() if saving.load_step == -1 else saving.load_step
+        folder = _saved(self.checkpointer.folder).get(step)
+        if step == -1 and not saving.initial_load_model_only:
+            folder = saving.initial_load_path
         if folder is not None and not self.config.dataloader.fork:
-            keys = FileSystemReader(folder).read_metadata().state_dict_metadata
-            check_saved(keys, lanes=self.dataloader.lanes, where=folder)
+            check_saved(_keys(folder), lanes=self.dataloader.lanes, where=folder)
 
 
-def _checkpoint(folder: str, step: int) -> str | None:
-    """The checkpoint that TorchTitan will load: of this step, or with -1 the newest; None where none is on this disk."""
-    saved = {int(match[1]): match[0] for file in glob.glob(f"{folder}/step-*/.metadata") if (match := _STEP.search(file))}
-    return saved.get(step if step != -1 else max(saved, default=0))
+def _saved(folder: str) -> dict[int, str]:
+    """Checkpoints by their steps, on a disk or in an object store."""
+    names = filesystem.listdir(folder) if filesystem.isdir(folder) else []
+    found = {int(match[1]): filesystem.join(folder, name) for name in names if (match := _STEP.fullmatch(name))}
+    return {step: path for step, path in found.items() if filesystem.isfile(filesystem.join(path, ".metadata"))}
+
+
+def _keys(folder: str) -> Mapping[str, object]:
+    if not filesystem.is_remote(folder):
+        return FileSystemReader(folder).read_metadata().state_dict_metadata
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+
+    return FsspecReader(folder).read_metadata().state_dict_metadata
 
 
 def with_zephon(config: Trainer.Config, **loader: Any) -> ZephonTrainer.Config:

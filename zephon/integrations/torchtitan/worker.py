@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 
 import torch.distributed as dist
@@ -32,16 +33,17 @@ def _train(run: RunDir, attempt: int, spec: RunSpec, leaving: threading.Event) -
     fence = Fence(run, attempt, generation)
     from zephon.integrations.torchtitan.run_trainer import RunTrainer, config_of
 
-    config = config_of(run, attempt, spec)
-    records = RunRecords(run, spec, attempt, fence.check) if os.environ.get("RANK", "0") == "0" else None
-    trainer = RunTrainer(config, records=records, leaving=leaving.is_set)
-    try:
-        trainer.train()
-    finally:
-        trainer.close()
-        if records is not None:
-            records.close()
-    dist.destroy_process_group()
+    with tempfile.TemporaryDirectory(prefix="zephon-") as scratch:
+        config = config_of(run, attempt, spec, own_files=run.path() if run.local else scratch)
+        records = RunRecords(run, spec, attempt, fence.check) if os.environ.get("RANK", "0") == "0" else None
+        trainer = RunTrainer(config, run=run, records=records, leaving=leaving.is_set)
+        try:
+            trainer.train()
+        finally:
+            trainer.close()
+            if records is not None:
+                records.close()
+        dist.destroy_process_group()
     return bool(trainer.step >= spec.trainer.steps)
 
 
