@@ -199,7 +199,7 @@ def train(spec: RunSpec, arm: Arm, ranks: int) -> RunDir:
     began = time.monotonic()
     run = launcher.start(sized, worker=arm.worker).rundir
     while (status := status_of(run)).live or status.state == "UNSUBMITTED":
-        time.sleep(0.1)
+        time.sleep(0.4)
     if status.state != "DONE":
         raise RuntimeError(f"{run.url} on {ranks} ranks: {status.state} {status.message} {status.error}")
     print(f"{spec.name}: {arm.name} on {ranks} ranks, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
