@@ -51,17 +51,17 @@ def test_pods_train_with_torchtitan_through_a_resize_a_stop_and_a_resume(machine
     conf = experiment(texts, trainer={"steps": STEPS, "microbatch_size": 2, "process_group_timeout_s": 120})
     spec = machines.spec(name, f"conf={conf}", "nodes=2", "elastic.drain_s=30", overlay=overlay())
     rundir = machines.submit(spec)
-    reach(rundir, "training on two nodes", lambda now: now.world_size == 2 and now.step >= 3, 2 * TRAINS_S)
-    settled = control.rescale(rundir, 1, wait_s=2 * TRAINS_S)
+    reach(rundir, "training on two nodes", lambda now: now.world_size == 2 and now.step >= 3, 3 * TRAINS_S)
+    settled = control.rescale(rundir, 1, wait_s=3 * TRAINS_S)
     assert settled.world_size == 1
-    reach(rundir, "training on one node", lambda now: now.world_size == 1 and now.step > settled.step, TRAINS_S)
+    reach(rundir, "training on one node", lambda now: now.world_size == 1 and now.step > settled.step, 2 * TRAINS_S)
     stopped = control.stop(rundir, wait_s=TRAINS_S)
     assert stopped.state == "STOPPED"
     assert 3 <= stopped.step < STEPS
     machines.opened(rundir)
     launcher.resume(rundir)
     machines.opened(rundir)
-    done = reach(rundir, "the last step", lambda now: now.state == "DONE", 2 * TRAINS_S)
+    done = reach(rundir, "the last step", lambda now: now.state == "DONE", 3 * TRAINS_S)
     assert done.step == STEPS
     entries = list(read_ledger(rundir.path("ledger.jsonl")))
     assert [entry.step for entry in entries] == list(range(STEPS)), "a step was lost or trained twice"
