@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +22,7 @@ from zephon.launch import control
 from zephon.launch import start as session
 from zephon.launch.backends.local import scheduler as local
 from zephon.launch.backends.local.index import app_id_of, apps, prune
+from zephon.run.attempt import index_dir
 from zephon.run.supervisor_files import LocalRequest
 
 Maker = Callable[..., Toy]
@@ -98,8 +101,10 @@ def test_attempts_that_are_over_and_runs_that_are_gone_are_forgotten(toy: Maker)
     prune()
     assert [entry.attempt for entry in apps()] == [2]
     shutil.move(run.rundir.root, run.rundir.root + "-elsewhere")
+    far = dataclasses.replace(apps()[0], app_id="far-0001-0", run="elsewhere://far/away")
+    (index_dir() / "far-0001-0.json").write_text(json.dumps(dataclasses.asdict(far)))
     prune()
-    assert apps() == []
+    assert apps() == [far], "whether a run is there is not known while its store does not answer"
 
 
 @pytest.mark.parametrize("name", ["my-role.X_y", "n" * 63])

@@ -77,8 +77,11 @@ def add(request: LocalRequest) -> None:
 def prune() -> None:
     """Forgets attempts whose run is gone, and those that ended before their run's newest one."""
     for app in apps():
-        rundir = app.rundir
-        newest = max(rundir.attempts(), default=0)
+        try:
+            rundir = app.rundir
+            newest = max(rundir.attempts(), default=0)
+        except Exception:  # noqa: BLE001 - each store's client has errors of its own, and none is about the run that is started
+            continue
         superseded = app.attempt < newest and not supervisor_lives(rundir, app.attempt)
         if newest == 0 or superseded:
             (index_dir() / f"{app.app_id}.json").unlink(missing_ok=True)
