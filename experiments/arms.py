@@ -25,7 +25,7 @@ from experiments import recording
 from zephon.launch import start as launcher
 from zephon.launch.status import status_of
 from zephon.run import ledger, metrics
-from zephon.run.checkpoints import remove, steps_on_disk
+from zephon.run.checkpoints import newest_checkpoint, remove, steps_on_disk
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 
@@ -191,9 +191,14 @@ def spec_of(
 def train(spec: RunSpec, arm: Arm, ranks: int) -> RunDir:
     """Trains an experiment to its end on this many ranks, from its newest checkpoint where it has one.
 
+    A run that is done already stays as it is, so that an interrupted experiment with ``--keep`` goes on where it was.
+
     Raises:
         RuntimeError: the run failed; with its error.
     """
+    run = RunDir(str(Path(spec.runs) / spec.name))
+    if newest_checkpoint(run) >= spec.trainer.steps:
+        return run
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     sized = dataclasses.replace(spec, elastic=dataclasses.replace(spec.elastic, procs_per_node=ranks))
     began = time.monotonic()
@@ -209,6 +214,8 @@ def train(spec: RunSpec, arm: Arm, ranks: int) -> RunDir:
 def cut(run: RunDir, step: int, to: Path) -> Path:
     """A copy of a run as it was when the checkpoint of this step had been saved; returns its ``runs`` folder."""
     there = to / Path(run.root).name
+    if there.exists():
+        return to
     shutil.copytree(run.root, there)
     copy = RunDir(str(there))
     for saved in steps_on_disk(copy):
