@@ -123,8 +123,8 @@ class ZephonTrainer(Trainer):  # type: ignore[misc]
 def _saved(folder: str) -> dict[int, str]:
     """Checkpoints by their steps, on a disk or in an object store."""
     names = filesystem.listdir(folder) if filesystem.isdir(folder) else []
-    found = {int(match[1]): filesystem.join(folder, name) for name in names if (match := _STEP.fullmatch(name))}
-    return {step: path for step, path in found.items() if filesystem.isfile(filesystem.join(path, ".metadata"))}
+    by_step = {int(match[1]): filesystem.join(folder, name) for name in names if (match := _STEP.fullmatch(name))}
+    return {step: path for step, path in by_step.items() if filesystem.isfile(filesystem.join(path, ".metadata"))}
 
 
 def _keys(folder: str) -> Mapping[str, object]:
