@@ -201,11 +201,18 @@ class Sampled(NamedTuple):
         tokens: of these documents, after the stages.
         size: what they take in their shards, in the format's units.
         error: standard error of tokens / size, in millionths of it.
+        documents: how many there are before any stage; 0 where they were not counted.
     """
 
     tokens: int
     size: int
     error: int = 0
+    documents: int = 0
+
+    @property
+    def document_size(self) -> float:
+        """Of a document in the mean, in the format's units; 0 where they were not counted."""
+        return self.size / self.documents if self.documents else 0.0
 
 
 Counts = Mapping[str, Sampled]

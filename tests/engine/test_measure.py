@@ -61,7 +61,7 @@ def test_data_of_one_kind_is_measured_in_few_places_and_small_data_completely(mo
     sample = StaticMixtureWorkSource.sample
     monkeypatch.setattr(StaticMixtureWorkSource, "sample", lambda self, d, n: asked.append(n) or sample(self, d, n))
     found = pipeline(data("even", rows(10_000, text=1000)), data("few", rows(7, text=5, beside=5))).calibrate()
-    assert found == {
+    assert {name: sampled[:3] for name, sampled in found.items()} == {
         "even": (pytest.approx(8 * 256 * 1024, rel=0.01), pytest.approx(8 * 256 * 1024, rel=0.01), 0),
         "few": (35, 70, 0),
     }

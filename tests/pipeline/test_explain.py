@@ -215,10 +215,10 @@ def test_it_says_what_comes_from_where_and_what_it_costs() -> None:
 
 
 def test_it_says_when_a_shuffle_buffer_can_never_fill() -> None:
-    def shown(buffer: int) -> str:
+    def shown(buffer: int, every: int | None = 8) -> str:
         rows = [{"text": f"number {i}"} for i in range(400)]
         data = StaticMixtureWorkSource([Dataset.from_dict("d", {"s": InMemoryShard(rows)})], chunk_bytes=2048)
-        pipeline = Pipeline(data).options(canonical_replicas=1, flush_every_k_chunks=8)
+        pipeline = Pipeline(data).options(canonical_replicas=1, flush_every_k_chunks=every)
         pipeline.tokenize(tokenizer_id="bytes", field="text").pack_flat(64, algorithm="wrap").shuffle(buffer).batch(1)
         return next(line for line in pipeline.explain().splitlines() if "shuffle: " in line)
 
@@ -227,3 +227,4 @@ def test_it_says_when_a_shuffle_buffer_can_never_fill() -> None:
         "    shuffle: 1000 elements, 32,768 bytes a lane; "
         "between two sentinels come at most about 128 rows, so that it mixes those and never fills"
     )
+    assert shown(1000, None) == "    shuffle: 1000 elements, 256,000 bytes a lane", "the interval follows the buffer"

@@ -65,7 +65,7 @@ def measure(source: WorkSource, index: int, stages: Sequence[Stage], quarantine:
         error = 0 if complete and all(piece.whole for piece in counted) else _error(counted, tokens, size)
         enough = complete or filled >= FIRST
         if filled and ((enough and error <= SMALL) or wanted >= MOST):
-            return Sampled(tokens, size, error)
+            return Sampled(tokens, size, error, sum(piece.documents for piece in counted))
         if complete:  # there is no other piece, but more documents in each
             limit, pieces = source.datasets[index].size, {}
         else:

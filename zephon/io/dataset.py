@@ -22,7 +22,7 @@ from zephon.io.listing import list_files, unusable
 from zephon.io.saved import beside_saved
 from zephon.io.selection import Selection, select
 from zephon.io.storage import LOCAL
-from zephon.io.suffixes import detect, is_json, may_be_empty, refuse_skipped
+from zephon.io.suffixes import detect, is_compressed, is_json, may_be_empty, refuse_skipped
 from zephon.types import Address, ByteAddress, Columns, IntArray, Json
 
 HEAD_BYTES = 1 << 16  # that `Dataset.head` reads first
@@ -240,6 +240,11 @@ class Dataset:
         starts = np.zeros(len(self.sizes) + 1, np.int64)
         np.cumsum(self.sizes, out=starts[1:])
         return starts
+
+    @functools.cached_property
+    def reads_anywhere(self) -> bool:
+        """Whether a short range costs what it is long, wherever it lies: not where a shard or row group is decoded whole."""
+        return self.format.name in ("jsonl", "memory", "text") and not any(map(is_compressed, self.shards))
 
     @functools.cached_property
     def identity(self) -> str:

@@ -29,6 +29,7 @@ SUFFIXES = {
 
 
 _COMPRESSED = ("gz", "zst", "zstd")
+_COMPRESSED_SUFFIXES = tuple(f".{suffix}" for suffix in _COMPRESSED)
 _PACKED = {*_COMPRESSED, "bz2", "xz", "lzma", "lz4", "br", "snappy", "sz", "zip", "7z", "z", "tgz", "tbz2", "txz"}
 _UNFINISHED = {"part", "partial", "incomplete", "tmp", "download", "crdownload"}
 _TABLES = {"csv": "CSV", "tsv": "TSV", "xlsx": "Excel", "xls": "Excel", "ods": "OpenDocument"}  # of programs that people edit
@@ -39,6 +40,11 @@ _MAY_BE_EMPTY = ("jsonl", "text")  # what has a head, a foot or a mark of its en
 def may_be_empty(fmt: str, name: str) -> bool:
     """Whether a file without a byte is a whole shard with no document, and not one whose writing failed."""
     return fmt in _MAY_BE_EMPTY and name.rpartition(".")[2].lower() not in _COMPRESSED
+
+
+def is_compressed(name: str) -> bool:
+    """Whether a shard of this name must be decoded from its beginning."""
+    return name.lower().endswith(_COMPRESSED_SUFFIXES)
 
 
 def detect(names: list[str], where: str) -> tuple[str, list[int] | None]:

@@ -124,7 +124,7 @@ def read_first(spec: RunSpec, loaded: list[Tokenizer], at: str, name: str, datas
         seed=spec.data.seed,
         exhausted_policy="stop",
         token_estimation=TokenEstimation(primer=0.25),
-        chunk_bytes=min(spec.data.chunk_bytes, _CHUNK_BYTES),
+        chunk_bytes=min(spec.data.chunk_bytes or _CHUNK_BYTES, _CHUNK_BYTES),
     )
     pipeline = Pipeline(source).options(runner="inline", on_error=on_error, quarantine_budget=spec.data.quarantine_budget)
     pipeline = with_tokens(pipeline, spec, loaded[0], parent, one_dataset)

@@ -26,7 +26,7 @@ class Shuffle(AccumulatorOp):
 
     name: ClassVar[str] = "shuffle"
 
-    buffer_size: Positive = 1024
+    buffer_size: Positive = 256
     seed: int = 0
     algorithm: Algorithm = "streaming"
 

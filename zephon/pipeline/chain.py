@@ -81,8 +81,8 @@ class Chain:
             isolated: the whole engine in one child process (False).
             prefetch_batches: batches made ahead (8).
             prefetch_bytes: bound on all chunks that are under way or ready (256 MiB).
-            flush_every_k_chunks: chunks of a lane between two sentinels (None: 8 where an op reorders, else none); as many
-                times more where chunks are shorter than ``chunk_bytes``.
+            flush_every_k_chunks: chunks of a lane between two sentinels (None: none where no op reorders, else 8 or as many as
+                the rows of a shuffle's buffer come from); as many times more where chunks are shorter than ``chunk_bytes``.
             io_options: ``{"cache": {"enabled": ..., "root": ..., "limit_bytes": ...}}``, a disk cache for far shards.
             dp_degree: data-parallel size (None: all ranks that exist, as an initialised process group says, else RANK and
                 WORLD_SIZE, else ``world_size``, else 1). Fewer where tensor, pipeline and context peers read the same.

@@ -68,8 +68,10 @@ def _refuse_other_past(stream: Json, now: Json, then: list[Phase]) -> None:
     def without_curriculum(described: Json) -> Json:
         source = {key: value for key, value in described["source"].items() if key not in ("phases", "mixture", "order")}
         source["datasets"] = {name: described["source"]["datasets"][name] for name in both}
-        rates = {name: counts for name, counts in described["tokens_per_byte"].items() if name in both}
-        return {**described, "source": source, "tokens_per_byte": rates}
+        rates, lengths = (
+            {n: value for n, value in described[key].items() if n in both} for key in ("tokens_per_byte", "chunk_bytes")
+        )
+        return {**described, "source": source, "tokens_per_byte": rates, "chunk_bytes": lengths}
 
     measured = {name for name in both if name in stream["tokens_per_byte"]}
     compared = without_curriculum(now)
@@ -81,10 +83,12 @@ def _refuse_begun(definition: Definition, token: Fraction, lanes: Mapping[int, C
     """Raises StateError where a lane has read a chunk that would be another one, or is in an interval that has one."""
     source, count = definition.source, definition.world.lanes
     assert isinstance(source, PhasedMixtureWorkSource)
-    same = source.chunks_before(token, count, definition.counts, definition.batch_tokens) // count
+    chunks = source.chunks_before(token, count, definition.counts, definition.batch_tokens)
+    plan = source.plan(count, definition.counts, definition.batch_tokens)
     interval = definition.program().flush_every
     reached = {lane: cursor.position + (interval if cursor.delivered else 0) for lane, cursor in lanes.items()}
-    lane = max(reached, key=lambda number: (reached[number], -number))
+    lane = max(reached, key=lambda number: (reached[number] - plan.position_before(number, chunks), -number))
+    same = plan.position_before(lane, chunks)
     if reached[lane] <= same:
         return
     first = f"step {int(token // definition.batch_tokens):,}" if definition.batch_tokens else f"token {int(token):,}"

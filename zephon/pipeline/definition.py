@@ -32,16 +32,15 @@ from zephon.ops.op import AccumulatorOp, Op, StageOp
 from zephon.ops.pack import Pack, PackFlat
 from zephon.ops.post_packing import PostPackingStage
 from zephon.ops.quarantine import QuarantinePolicy, quarantine_policy
+from zephon.ops.shuffle import Shuffle
 from zephon.ops.tokenize import Tokenize
+from zephon.pipeline.interval import FLUSH_EVERY, bytes_of_rows, chunks_an_interval, mean_chunk_bytes, shares_at_start
 from zephon.pipeline.options import Options
 from zephon.pipeline.order import check_order
 from zephon.pipeline.ranks import Division, divide, lanes_must_be_named
 from zephon.types import Address, Counts, Json, Sampled
 from zephon.work import Plan, WorkSource
-from zephon.work.source import FINEST
 from zephon.world import World
-
-FLUSH_EVERY = 8  # chunks, where an op reorders and nothing else was asked for
 
 
 class Batching(NamedTuple):
@@ -235,6 +234,8 @@ class Definition:
             "lanes": world.lanes,
             "global_batch_size": world.global_batch_size,
             "flush_every_k_chunks": self.flush_every,
+            "chunks_an_interval": self.chunks_an_interval,
+            "chunk_bytes": dict(zip(self.names, self.chunk_lengths, strict=True)),
             "tokens_per_byte": {name: list(numbers) for name, numbers in self.counts.items()},
         }
         if self.batch_maps:
@@ -303,13 +304,25 @@ class Definition:
         lanes, counts, batch_tokens = self.world.lanes, self.counts, self.batch_tokens
         return [self.source.chunk_bytes_of(index, lanes, counts, batch_tokens) for index in range(len(self.names))]
 
-    @property
-    def fineness(self) -> int:
-        """How many of the longest chunks have ``chunk_bytes``: so many more there are between two sentinels.
+    @functools.cached_property
+    def mean_chunk_bytes(self) -> int:
+        """Bytes of a chunk, in the mean over the chunks of the mixture with which the run begins."""
+        lengths = dict(zip(self.names, self.chunk_lengths, strict=True))
+        return mean_chunk_bytes(shares_at_start(self.source), lengths, self.counts)
 
-        Chunks below `FINEST` count as that: of a dataset of a few bytes there would be millions, all at workers at once.
+    @functools.cached_property
+    def chunks_an_interval(self) -> int:
+        """Chunks of a lane between two sentinels; 0 when no op needs them.
+
+        Without ``flush_every_k_chunks`` an interval has at least the rows of each shuffle's buffer.
         """
-        return max(1, self.chunk_bytes // max(FINEST, *self.chunk_lengths))
+        if not self.flush_every:
+            return 0
+        given, length = self.options.flush_every_k_chunks is not None, self.packed_length
+        rows = max((op.buffer_size for op in self.ops if isinstance(op, Shuffle)), default=0)
+        shares = shares_at_start(self.source)
+        needed = 0 if given or length is None else bytes_of_rows(rows, length, shares, self.counts)
+        return chunks_an_interval(self.flush_every, self.chunk_bytes, self.mean_chunk_bytes, needed)
 
     def program(self) -> Program:
         """What every lane runs, the same on every rank."""
@@ -322,7 +335,7 @@ class Definition:
             plan,
             [*(op.stage() for op in stages), *extraction],
             accumulators,
-            self.flush_every * self.fineness or 1,
+            self.chunks_an_interval or 1,
             self.quarantine,
             plan.mixture_at,
             [*(op.name for op in stages), *("columns" for _ in extraction)],
@@ -366,7 +379,7 @@ class Definition:
             prefetch_batches=options.prefetch_batches,
             prefetch_bytes=options.prefetch_bytes,
             ahead=self.prefetch_chunks,
-            chunk_bytes=max(self.chunk_lengths),
+            chunk_bytes=self.mean_chunk_bytes,
             looks_at_others=self.looks_at_others,
         )
 

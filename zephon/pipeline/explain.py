@@ -41,7 +41,7 @@ def _plan(definition: Definition) -> list[str]:
         if weights is not None:
             line += f", {float(weights[index] / sum(weights)):.1%} of the tokens"
         if dataset.name in counts and counts[dataset.name].size:
-            tokens, size, error = counts[dataset.name]
+            tokens, size, error = counts[dataset.name][:3]
             line += f" ({tokens / size:.3f} tokens a byte, standard error {error / 1e4:.1f} %)"
         lines.append(line)
     order = {key: described[key] for key in sorted(described) if key not in ("datasets", "order", "mixture", "phases")}
@@ -85,7 +85,7 @@ def _graph(definition: Definition) -> list[str]:
     lines.append(f"    batch microbatch_size={batching.microbatch_size} drop_last={batching.drop_last}")
     lines += [f"    map_batch {batch_map.identity['function']}" for batch_map in definition.batch_maps]
     carried = "; wrap carries its last tokens across by address" if any(op.carries for op in accumulators) else ""
-    every = definition.flush_every * definition.fineness
+    every = definition.chunks_an_interval
     lines.append(
         f"  a flush sentinel every {every} chunks{carried}" if every else f"  no flush sentinel: no op reorders{carried}"
     )
@@ -127,8 +127,8 @@ def _op_line(op: Op) -> str:
 
 
 def _limits(definition: Definition) -> list[str]:
-    options, interval = definition.options, definition.flush_every
-    text = interval * definition.chunk_bytes
+    options, interval = definition.options, definition.chunks_an_interval
+    text = interval * definition.mean_chunk_bytes
     ahead = 0 if _inline(definition) else options.prefetch_batches
     lines = [
         "limits of this rank",

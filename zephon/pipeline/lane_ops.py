@@ -159,11 +159,11 @@ class LaneOps(Chain):
         )
 
     @named_options
-    def shuffle(self, buffer_size: int = 1024, *, seed: int = 0, algorithm: Algorithm = "streaming") -> Self:
+    def shuffle(self, buffer_size: int = 256, *, seed: int = 0, algorithm: Algorithm = "streaming") -> Self:
         """Mixes the order of what passes, per lane, within each flush interval.
 
         Args:
-            buffer_size: elements that wait.
+            buffer_size: elements that wait. A flush interval is long enough for as many packed rows, see `explain`.
             seed: of the order.
             algorithm: see `zephon.ops.shuffle`.
         """

@@ -1,4 +1,4 @@
-"""``calibration.json``: what each dataset's sample holds, ``{name: [tokens, bytes, standard error in millionths]}``.
+"""``calibration.json``: what each dataset's sample holds, ``{name: [tokens, bytes, standard error in millionths, documents]}``.
 
 Measured once, by the stage ``calibrate`` or by rank 0, since the mixture of all later steps follows from it.
 """

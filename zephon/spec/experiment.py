@@ -67,7 +67,7 @@ class DataSpec(Spec):
 
     datasets: dict[str, DatasetSpec] = pinned()
     seed: int = pinned(0)
-    chunk_bytes: Annotated[int, AtLeast(1024)] = pinned(262144)
+    chunk_bytes: Annotated[int, AtLeast(1024)] | None = pinned(None)
     shuffle_chunks: bool = pinned(True)
     shuffle_documents: bool = pinned(True)
     exhausted: Literal["repeat", "stop", "redistribute"] = pinned("repeat")
@@ -90,7 +90,7 @@ class PipelineSpec(Spec):
 
     context_length: Annotated[int, AtLeast(2)] = pinned()
     packing: Packing = pinned("wrap")
-    shuffle_buffer: NotNegative = pinned(1024)
+    shuffle_buffer: NotNegative = pinned(256)
     shuffle_seed: int = pinned(0)
     flush_every_k_chunks: NotNegative = pinned(8)
 

@@ -34,7 +34,7 @@ def calibrate(run: RunDir, spec: RunSpec) -> dict[str, float]:
     counts = {**(before or {}), **pipeline(spec, tokenizer, dp_rank=0, dp_size=1).calibrate(before)}
     if counts != before:
         write_calibration(run, counts)
-    return {name: tokens / size for name, (tokens, size, _) in counts.items() if size}
+    return {name: sampled.tokens / sampled.size for name, sampled in counts.items() if sampled.size}
 
 
 def evaluate(run: RunDir, spec: RunSpec) -> Json:

@@ -266,7 +266,7 @@ def one_batch(spec: RunSpec) -> str:
 def nothing_to_train_on(spec: RunSpec) -> DataError:
     """The data has ended before the first step."""
     return DataError(
-        f"the data ends before the first step: it is not enough for {one_batch(spec)} "
-        f"in chunks of {spec.data.chunk_bytes:,} bytes",
+        f"the data ends before the first step: it is not enough for {one_batch(spec)}"
+        + (f" in chunks of {spec.data.chunk_bytes:,} bytes" if spec.data.chunk_bytes else ""),
         remedy="use smaller chunks (data.chunk_bytes), fewer lanes, more data, or data.exhausted=repeat",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,22 +16,44 @@ LARGEST = 1 << 18
 EXACT, BOUND = Fraction(1, 1000), Fraction(1, 100)
 
 
+Weight: TypeAlias = "float | tuple[float, MixtureSpec | Mapping[str, Weight]]"
+"""Of a dataset; or of a part of the mixture, with its own mixture."""
+
+
 class MixtureSpec:
     """Relative weights of datasets, in tokens.
 
+    A mixture may be part of another one: ``{"code": 1, "text": (3, {"web": 2, "books": 1})}`` gives three quarters to text, of
+    which the web has two thirds. A dataset that is named in several of them gets the sum of its shares.
+
     Args:
-        weights: by dataset name; all positive, any sum.
+        weights: by dataset name, any sum; or by the name of a part, as pairs of its weight and its own mixture. All positive.
+
+    Raises:
+        ConfigError: a weight that is not positive, or a part that has a dataset's name.
     """
 
-    def __init__(self, weights: Mapping[str, float]) -> None:
-        bad = {name: weight for name, weight in weights.items() if not weight > 0}
+    def __init__(self, weights: Mapping[str, Weight]) -> None:
+        parts = {name: weight for name, weight in weights.items() if isinstance(weight, tuple)}
+        shares = {name: weight[0] if isinstance(weight, tuple) else weight for name, weight in weights.items()}
+        bad = {name: weight for name, weight in shares.items() if not weight > 0}
         if bad or not weights:
             raise ConfigError(
                 f"mixture weights must be positive, got {bad or weights}",
                 follows="a dataset would never be read, or the shares would have no meaning",
                 remedy="remove a dataset instead of giving it weight 0",
             )
-        self.weights = dict(weights)
+        self.weights = {name: weight for name, weight in shares.items() if name not in parts}
+        for share, inner in parts.values():
+            mixture = inner if isinstance(inner, MixtureSpec) else MixtureSpec(inner)
+            for name, weight in mixture.normalized.items():
+                self.weights[name] = self.weights.get(name, 0.0) + share * weight
+        if twice := sorted(parts.keys() & self.weights.keys()):
+            raise ConfigError(
+                f"{twice[0]!r} is the name of a part of the mixture and of a dataset in it",
+                follows="nobody could tell which of the two a weight is of",
+                remedy="give the part another name",
+            )
 
     @property
     def normalized(self) -> dict[str, float]:

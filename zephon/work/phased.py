@@ -64,7 +64,7 @@ class PhasedMixtureWorkSource:
         reshuffle_on_repeat: whether each pass has an order of its own.
         max_repeats: ends when a dataset would need more than this many repeats after its first pass.
         token_estimation: where tokens per byte come from.
-        chunk_bytes: length of a chunk, in bytes of stored text; at most: see `chunk_lengths`.
+        chunk_bytes: length of a chunk, in bytes of stored text. None lets it follow from the mixture, see `chunk_lengths`.
 
     Raises:
         ConfigError: phases that do not fit each other or the datasets, contradictory settings, or one dataset given twice.
@@ -81,7 +81,7 @@ class PhasedMixtureWorkSource:
         reshuffle_on_repeat: bool = True,
         max_repeats: int | None = None,
         token_estimation: TokenEstimation | None = None,
-        chunk_bytes: int = 262144,
+        chunk_bytes: int | None = None,
     ) -> None:
         self.phases = tuple(phases)
         check_phases(self.phases, [dataset.name for dataset in datasets])
@@ -100,7 +100,7 @@ class PhasedMixtureWorkSource:
         )
         self._all = self._static(joined)  # in proportion to size: only what belongs to the datasets is asked of it
         self.datasets = self._all.datasets
-        self.chunk_bytes = chunk_bytes
+        self.chunk_bytes = self._all.chunk_bytes
         self.permutes_documents = shuffle_within_shard
         self._policy, self._max_repeats = exhausted_policy, max_repeats
         self._seed, self._shuffle_chunks, self._reshuffle = seed, shuffle_shards, reshuffle_on_repeat
@@ -139,23 +139,19 @@ class PhasedMixtureWorkSource:
     def chunk_lengths(self, lanes: int, measured: Counts | None = None, batch_tokens: int | None = None) -> list[int]:
         """Bytes of a chunk of each dataset, as the phase in which it joins needs them; no later phase changes them.
 
-        The datasets of the first phase have the chunks of `StaticMixtureWorkSource`. One that joins later gets chunks of as
-        many tokens as those have, or shorter ones where it would have fewer than its share of the lanes.
+        The datasets of the first phase have the chunks of `StaticMixtureWorkSource`, and so has one that joins later: of its
+        share of the phase in which it does.
 
         Args:
             lanes, measured, batch_tokens: as of `plan`.
         """
         first = [dataset for dataset in self.datasets if self._joins(dataset.name) == 0]
         lengths = self._static(first, self._mixture_of(0)).chunk_lengths(lanes, measured, batch_tokens)
-        rates = [tokens_per_byte(dataset.name, measured, self._estimation) for dataset in self.datasets]
-        tokens = min(length * rate for length, rate in zip(lengths, rates, strict=False))
-        for number, dataset in enumerate(self.datasets[len(first) :], len(first)):
+        for dataset in self.datasets[len(first) :]:
             phase = self._joins(dataset.name)
             own = [of for of in self.datasets if of.name in self.phases[phase].weights]
-            enough = self._static(own, self._mixture_of(phase)).enough_for(lanes, own.index(dataset))
-            # Not longer than the first ones: the longest chunk decides how many there are between two sentinels.
-            length = max(1, min(enough, int(tokens / rates[number]), max(lengths[: len(first)])))
-            lengths.append(-(-dataset.size // -(-dataset.size // length)))
+            joined = self._static(own, self._mixture_of(phase)).chunk_lengths(lanes, measured, batch_tokens)
+            lengths.append(joined[own.index(dataset)])
         return lengths
 
     def _mixture_of(self, phase: int) -> MixtureSpec | None:

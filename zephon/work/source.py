@@ -1,12 +1,7 @@
 """The plan: lane and position in, chunk out. Nothing is enumerated and nothing is remembered.
 
 Global chunk g belongs to a dataset by a closed form (`Interleaving`), and is that dataset's n-th visit, n being the
-number of its chunks before g. Every L consecutive global chunks are a block, assigned to the L lanes by a permutation of
-that block, so that no period of the mixture coincides with a lane:
-
-    g         0  1  2  3 | 4  5  6  7 | ...        chunk(lane, k): g = k L + permutation_k(lane)
-    dataset   A  B  A  A | B  A  A  A | ...
-    lane      2  0  3  1 | 1  3  0  2 | ...
+number of its chunks before g. The visits of each dataset are assigned to the lanes, see `zephon.work.segments`.
 """
 
 from __future__ import annotations
@@ -20,8 +15,9 @@ from typing import Protocol
 from zephon.errors import ConfigError, nearest
 from zephon.io.dataset import Dataset
 from zephon.seeds import derive
-from zephon.types import Chunk, Counts, Json
+from zephon.types import Chunk, Counts, Json, Sampled
 from zephon.work.chunks import ChunkOrder, ranges_between
+from zephon.work.fair import fair_tokens, refuse_unfair
 from zephon.work.mixture import MixtureSpec, refuse_what_cannot_be_mixed
 from zephon.work.phases import Phase
 from zephon.work.plan import StaticMixturePlan
@@ -29,9 +25,9 @@ from zephon.work.tokens import TokenEstimation, tokens_per_byte
 
 SAMPLE_BYTES = 1 << 18
 CHUNKS_A_LANE = 4  # of a dataset that has too few of the usual size
-FAIR = 5  # a chunk has at most so many times the tokens that its dataset gives to one global batch: 0.5% of a thousand
-FINE = 4096  # bytes: no chunk becomes smaller for the sake of a share in a thousand global batches
-FINEST = 1024  # bytes: no chunk becomes smaller because those of another dataset are
+LONGEST = 1 << 18  # bytes of a chunk
+FINEST = 1 << 10  # bytes: no chunk becomes smaller for the sake of the mixture
+DOCUMENTS = 2  # nor than so many documents
 POLICIES = ("repeat", "stop", "redistribute")
 
 
@@ -65,7 +61,7 @@ class WorkSource(Protocol):
 
     @property
     def chunk_bytes(self) -> int:
-        """Length of a chunk, in bytes of stored text."""
+        """Length of a chunk, in bytes of stored text; the longest there may be where it follows from other settings."""
         ...
 
     def chunk_bytes_of(self, dataset: int, lanes: int, measured: Counts | None = None, batch_tokens: int | None = None) -> int:
@@ -130,7 +126,8 @@ class StaticMixtureWorkSource:
         max_repeats: ends when a dataset would need more than this many repeats after its first pass.
         stop_after_passes: ends when every dataset has completed this many passes.
         token_estimation: where tokens per byte come from.
-        chunk_bytes: length of a chunk, in bytes of stored text; at most: see `chunk_lengths`.
+        chunk_bytes: length of a chunk, in bytes of stored text. None lets it follow from mixture, lanes and global batch, see
+            `chunk_lengths`.
 
     Raises:
         ConfigError: contradictory or unknown settings, names that differ between mixture and datasets, or one
@@ -149,17 +146,18 @@ class StaticMixtureWorkSource:
         max_repeats: int | None = None,
         stop_after_passes: int | None = None,
         token_estimation: TokenEstimation | None = None,
-        chunk_bytes: int = 262144,
+        chunk_bytes: int | None = None,
     ) -> None:
         self.datasets = tuple(datasets)
         names = [dataset.name for dataset in self.datasets]
         _check_datasets(self.datasets)
         _check_policy(exhausted_policy, max_repeats, stop_after_passes)
-        if chunk_bytes < 1:
-            raise ConfigError(f"chunk_bytes={chunk_bytes}", remedy="use 262144")
+        if chunk_bytes is not None and chunk_bytes < 1:
+            raise ConfigError(f"chunk_bytes={chunk_bytes}", remedy="leave it out, or use 262144")
         self.mixture = mixture if isinstance(mixture, MixtureSpec) or mixture is None else MixtureSpec(mixture)
         self._weights = self.mixture.for_datasets(names) if self.mixture else None
-        self.chunk_bytes = chunk_bytes
+        self.chunk_bytes = chunk_bytes or LONGEST
+        self._given = chunk_bytes is not None
         self.permutes_documents = shuffle_within_shard
         self._policy = exhausted_policy
         self._passes = stop_after_passes
@@ -210,34 +208,31 @@ class StaticMixtureWorkSource:
         return self.chunk_lengths(lanes, measured, batch_tokens)[dataset]
 
     def chunk_lengths(self, lanes: int, measured: Counts | None = None, batch_tokens: int | None = None) -> list[int]:
-        """Bytes of a chunk of each dataset: ``chunk_bytes``, or less where lanes or mixture need it.
+        """Bytes of a chunk of each dataset: ``chunk_bytes`` where it was given, else `LONGEST` or what the mixture needs.
 
-        A dataset with fewer chunks than its share of the lanes is cut finer. In a mixture all datasets then get chunks of
-        equally many tokens: lanes with short chunks would pass through them faster, and a run would begin with more of the
-        long ones. And a chunk is a small part of what a dataset gives to a thousand global batches, so that its share of
-        them is its weight. A ``chunk_bytes`` of `FINE` or less is taken as it is.
+        Either way a dataset with fewer chunks than its share of the lanes is cut finer.
 
         Args:
             lanes, measured, batch_tokens: as of `plan`.
         """
-        lengths = [self.enough_for(lanes, index) for index in range(len(self.datasets))]
-        if self._weights is None or len(lengths) == 1 or self.chunk_bytes <= FINE:
+        lengths = [self._enough_for(lanes, index) for index in range(len(self.datasets))]
+        if self._weights is None or len(lengths) == 1 or self._given:
             return lengths
         per_byte = [self._tokens_per_byte(index, measured) for index in range(len(lengths))]
-        if batch_tokens is not None:
-            share = min(self._weights) / sum(self._weights)
-            fair = max(FAIR * share * batch_tokens, FINE * min(per_byte))
-            lengths = [min(length, int(fair / rate)) for length, rate in zip(lengths, per_byte, strict=True)]
-        lengths = self._evenly(lengths)
-        tokens = min(length * rate for length, rate in zip(lengths, per_byte, strict=True))
-        equal = [max(FINEST, int(tokens / rate)) for rate in per_byte]
-        return self._evenly([min(length, size) for length, size in zip(lengths, equal, strict=True)])
+        if batch_tokens is None:  # of documents nobody knows how many a batch has: all chunks have equally many tokens
+            fair = [float(min(length * rate for length, rate in zip(lengths, per_byte, strict=True)))] * len(lengths)
+        else:
+            whole = sum(self._weights)
+            fair = [fair_tokens(float(weight / whole), lanes, batch_tokens) for weight in self._weights]
+        sampled = [(measured or {}).get(dataset.name, Sampled(0, 0)) for dataset in self.datasets]
+        # Of chunks shorter than documents it is chance which of them have one.
+        least = [max(FINEST, int(DOCUMENTS * of.document_size)) for of in sampled]
+        wanted = [max(few, int(tokens / rate)) for few, tokens, rate in zip(least, fair, per_byte, strict=True)]
+        # Of equal length in each dataset: a short one at its end would count as much as the others.
+        cut = [-(-of.size // min(length, most)) for of, length, most in zip(self.datasets, lengths, wanted, strict=True)]
+        return [-(-of.size // count) for of, count in zip(self.datasets, cut, strict=True)]
 
-    def _evenly(self, lengths: Sequence[int]) -> list[int]:
-        """So many bytes at most that each dataset's chunks are of one length: a short one would count as much as the others."""
-        return [-(-of.size // -(-of.size // length)) for of, length in zip(self.datasets, lengths, strict=True)]
-
-    def enough_for(self, lanes: int, dataset: int) -> int:
+    def _enough_for(self, lanes: int, dataset: int) -> int:
         """``chunk_bytes``, or less for a dataset that would have fewer chunks than its share of the lanes.
 
         It then has `CHUNKS_A_LANE` for each of these lanes: otherwise lanes would have nothing to read or, where it repeats,
@@ -277,6 +272,10 @@ class StaticMixtureWorkSource:
         frequencies = [self._frequency(order, measured) for order in orders]
         if self._weights is not None:
             refuse_what_cannot_be_mixed([dataset.name for dataset in self.datasets], frequencies)
+            if self._given and batch_tokens is not None and len(orders) > 1:
+                for order, weight in zip(orders, self._weights, strict=True):
+                    share, rate = weight / sum(self._weights), self._tokens_per_byte(order.index, measured)
+                    refuse_unfair(order.dataset.name, share, batch_tokens, order.chunk_bytes, rate)
         key, weights = derive(self._seed, "lanes"), self._weights
         return StaticMixturePlan(orders, frequencies, lanes, key, self._policy, self._passes, self._max_repeats, weights)
 

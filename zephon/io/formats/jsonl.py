@@ -16,6 +16,7 @@ from zephon.fastjson import loads
 from zephon.io.decoded import Held, unzstd
 from zephon.io.formats.base import Documents, Shard, array_error, bad_document, is_array, not_text, read_whole
 from zephon.io.storage import other_size, read_range, read_scratch
+from zephon.io.suffixes import is_compressed
 from zephon.types import Json
 
 _TAIL = 1 << 14
@@ -83,7 +84,7 @@ def _lines_from(content: bytes, start: int, stop: int) -> _Lines:
 
 
 def _is_compressed(shard: Shard) -> bool:
-    return shard.path.lower().endswith((".gz", ".zst", ".zstd"))
+    return is_compressed(shard.path)
 
 
 def _decompress(shard: Shard) -> bytes:
