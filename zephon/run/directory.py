@@ -44,13 +44,13 @@ import os
 import posixpath
 import re
 import uuid
-from typing import Any
-
-import fsspec
-from fsspec import AbstractFileSystem
-from fsspec.implementations.local import LocalFileSystem
+from typing import TYPE_CHECKING, Any
 
 from zephon.errors import ConfigError, install_line_of
+from zephon.run.local_files import LocalFiles, local_path
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 PARENT, TENSORBOARD = "parent", "tensorboard"
 _REFUSED = (409, 412)  # another write came in the same moment, or before
@@ -64,17 +64,10 @@ class RunDir:
 
     def __init__(self, url: str) -> None:
         """Raises ConfigError: no file system is known or installed for the URL's scheme."""
-        try:
-            # A listing that is kept would hide what other processes write.
-            self.fs, self.root = fsspec.core.url_to_fs(url, use_listings_cache=False)
-        except (ImportError, ValueError) as error:
-            raise ConfigError(
-                f"the run directory {url} cannot be used: {error}",
-                follows="the run could not keep its state",
-                remedy=f"{install_line_of(url) or 'install what the scheme needs'}, or use another runs=",
-            ) from error
-        self.url = url
-        self.local = isinstance(self.fs, LocalFileSystem)
+        here = local_path(url)
+        self.url, self.local = url, here is not None
+        self.fs: AbstractFileSystem | LocalFiles
+        self.fs, self.root = (LocalFiles(), here) if here is not None else _far(url)
 
     def path(self, *parts: str) -> str:
         """The file system's own path of something below the run directory."""
@@ -103,7 +96,7 @@ class RunDir:
 
     def write_bytes(self, *parts: str, data: bytes) -> None:
         path = self.path(*parts)
-        if not self.local:
+        if not isinstance(self.fs, LocalFiles):
             self.fs.pipe_file(path, data)  # object stores publish whole objects
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -192,6 +185,7 @@ class RunDir:
         return self._conditional(*parts, data=data, IfMatch=version)
 
     def _conditional(self, *parts: str, data: bytes, **condition: str) -> bool:
+        assert not isinstance(self.fs, LocalFiles)
         try:
             self.fs.pipe_file(self.path(*parts), data, **condition)
         except (FileExistsError, FileNotFoundError):
@@ -218,6 +212,21 @@ class RunDir:
     def in_attempt(attempt: int, *parts: str) -> tuple[str, ...]:
         """The parts of a path below an attempt's directory."""
         return ("attempts", RunDir.attempt_name(attempt), *parts)
+
+
+def _far(url: str) -> tuple[AbstractFileSystem, str]:
+    import fsspec  # takes as long as all of `zephon list` does without it
+
+    try:
+        # A listing that is kept would hide what other processes write.
+        fs, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"the run directory {url} cannot be used: {error}",
+            follows="the run could not keep its state",
+            remedy=f"{install_line_of(url) or 'install what the scheme needs'}, or use another runs=",
+        ) from error
+    return fs, str(root)
 
 
 def as_bytes(data: Any) -> bytes:
