@@ -66,7 +66,7 @@ venv: $(STAMP)
 $(RUNTIME): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	@echo "Installing Zephon and what it needs to run, once ..."
-	$(PIP) --no-compile -e .
+	$(PIP) --no-compile -e .[report]
 	touch $@
 
 $(STAMP): $(RUNTIME) requirements-dev.txt requirements-tokenizers.txt

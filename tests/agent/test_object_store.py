@@ -136,8 +136,8 @@ def test_a_run_in_an_object_store_is_drained_resumed_at_another_size_and_done(ob
     assert 1 <= saved < STEPS
     assert saved == step(rundir, 1), "a step was lost by the drain"
 
-    own = {"report": StageSpec(call="tests.launch.own_stages:report", outputs=("report.json",))}
-    stages = StagesSpec(order=("calibrate", "train", "report"), own=own)
+    own = {"summary": StageSpec(call="tests.launch.own_stages:summary", outputs=("summary.json",))}
+    stages = StagesSpec(order=("calibrate", "train", "summary"), own=own)
     write_spec(rundir, 2, dataclasses.replace(spec, stages=stages))
     one = job(rundir.url, 2, 1)
     assert one.statuses() == [0, 0]
@@ -148,9 +148,9 @@ def test_a_run_in_an_object_store_is_drained_resumed_at_another_size_and_done(ob
     assert {entry["world_size"] for entry in entries[saved:]} == {1}
     assert [entry["digest"] for entry in entries] == unbroken(spec, rundir)
     assert ledger.compare(rundir.url).equal
-    assert dict(read_attempt_stages(rundir, 2).states) == {"calibrate": "done", "train": "done", "report": "done"}
-    assert rundir.read_json("report.json")["name"] == "far"
-    assert "stage report: done" in one.text("node-0"), "without a file system of its own a stage speaks in its node's log"
+    assert dict(read_attempt_stages(rundir, 2).states) == {"calibrate": "done", "train": "done", "summary": "done"}
+    assert rundir.read_json("summary.json")["name"] == "far"
+    assert "stage summary: done" in one.text("node-0"), "without a file system of its own a stage speaks in its node's log"
     assert [event.details["nodes"] for event in read_events(rundir) if event.kind == "generation"][-1] == ["node-0@2"]
 
 

@@ -10,10 +10,10 @@ from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 
 
-def report(run: RunDir, spec: RunSpec, *, top: int = 1) -> dict[str, Any]:
+def summary(run: RunDir, spec: RunSpec, *, top: int = 1) -> dict[str, Any]:
     """Writes one file from another's content."""
     loss = run.read_json("evaluation.json")["loss"] if run.exists("evaluation.json") else None
-    run.write_json("report.json", data={"name": spec.name, "loss": loss, "top": top})
+    run.write_json("summary.json", data={"name": spec.name, "loss": loss, "top": top})
     return {"top": top}
 
 

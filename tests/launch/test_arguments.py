@@ -110,12 +110,16 @@ def test_a_key_that_a_verb_does_not_take_is_refused_with_all_verbs_that_take_it(
     assert f"{key}= is taken by {', '.join(command(other) for other in VERBS if takes(other))}" in caught.value.remedy
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"report"}))
 def test_more_runs_than_a_verb_works_on_are_refused(verb: str) -> None:
     names = [f"run-{index}" for index in range(len(VERBS[verb].names) + 1)]
     assert parse([verb, *names[:-1]]).names == tuple(names[:-1])
     with pytest.raises(ConfigError, match=names[-1]):
         parse([verb, *names])
+
+
+def test_a_report_takes_any_number_of_runs() -> None:
+    assert parse(["report", "a", "b", "c", "d"]).names == ("a", "b", "c", "d")
 
 
 @pytest.mark.parametrize("verb", EVERY)
@@ -212,7 +216,9 @@ def test_a_verb_that_ends_or_removes_a_run_is_never_suggested_for_another_word(w
         parse([word, "exp1"])
     near = re.search(r"did you mean '(.*?)'", caught.value.remedy)
     assert near is None or not VERBS[near[1]].ends
-    assert "verbs: demo, doctor, list, logs, plan, rescale, resume, rm, run, status, stop, verify" in caught.value.remedy
+    assert (
+        "verbs: demo, diff, doctor, list, logs, plan, report, rescale, resume, rm, run, status, stop, verify" in caught.value.remedy
+    )
 
 
 @pytest.mark.parametrize(("word", "verb"), [("start", "run"), ("ls", "list"), ("statsu", "status"), ("resum", "resume")])

@@ -40,7 +40,7 @@ def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("zephon status runs=other ", ["runs=", "third"]),
         ("zephon rescale first ", ["first", "nodes=", "runs=", "second"]),
         ("zephon list ", ["runs="]),
-        ("zephon help re", ["rescale", "resume"]),
+        ("zephon help re", ["report", "rescale", "resume"]),
         ("zephon ver", ["verify", "version"]),
         ("zephon rm f", ["first"]),
         ("zephon verify f", ["first"]),

@@ -78,7 +78,7 @@ def test_stages_are_composed_from_group_and_command_line() -> None:
 
 
 def test_the_group_of_stages_can_be_chosen_again_for_a_stored_experiment(spec: RunSpec, tmp_path: Path) -> None:
-    own = staged(spec, "report", "train", report={})
+    own = staged(spec, "summary", "train", summary={})
     again = changed(own, ["stages=full", "trainer.eval_tokens=7"])
     assert again.stages == StagesSpec(order=("doctor", "calibrate", "train", "evaluate"), own=own.stages.own)
     assert again.trainer.eval_tokens == 7
@@ -86,8 +86,8 @@ def test_the_group_of_stages_can_be_chosen_again_for_a_stored_experiment(spec: R
         changed(own, ["stages=ful"])
     assert "did you mean 'full'" in refused.value.remedy
     (tmp_path / "stages").mkdir()
-    (tmp_path / "stages" / "mine.yaml").write_text("order: [train, report]\n")
-    assert changed(own, ["stages=mine"], config_dir=str(tmp_path)).stages.order == ("train", "report")
+    (tmp_path / "stages" / "mine.yaml").write_text("order: [train, summary]\n")
+    assert changed(own, ["stages=mine"], config_dir=str(tmp_path)).stages.order == ("train", "summary")
     (tmp_path / "stages" / "mine.yaml").write_text("order: [train\n")
     with pytest.raises(ConfigError, match=r"mine\.yaml"):
         changed(own, ["stages=mine"], config_dir=str(tmp_path))
@@ -107,7 +107,7 @@ def test_the_group_of_stages_can_be_chosen_again_for_a_stored_experiment(spec: R
         (("train", "x"), {"x": {"call": f"{HERE}:reprt"}}, "does not mention"),
         (("train",), {"train": {}}, "name of a built-in stage"),
         (("train",), {"a/b": {}}, "no name for a stage"),
-        (("train", "x"), {"x": {"call": f"{HERE}:report", "outputs": ["../x"]}}, "not below the run directory"),
+        (("train", "x"), {"x": {"call": f"{HERE}:summary", "outputs": ["../x"]}}, "not below the run directory"),
     ],
 )
 def test_a_list_of_stages_that_cannot_work_is_refused_before_the_start(
@@ -132,28 +132,28 @@ def test_what_only_the_nodes_of_a_cluster_can_see_is_not_refused_by_the_launcher
 
 
 def test_a_stage_of_a_cluster_is_outstanding_by_what_the_launcher_sees(spec: RunSpec) -> None:
-    spec = staged(on(spec, "kubernetes"), "train", "report", report={"inputs": ["in.json", "/data/of/the/nodes"]})
+    spec = staged(on(spec, "kubernetes"), "train", "summary", summary={"inputs": ["in.json", "/data/of/the/nodes"]})
     rundir, stage = session.rundir_of(spec), stages_of(spec)[1]
     rundir.write_json("in.json", data={"a": 1})
-    assert outstanding(spec, rundir, here=False) == ["report"]
+    assert outstanding(spec, rundir, here=False) == ["summary"]
     inputs = {**inputs_of(stage, spec, rundir, here=False), "source": "of the image"}
     inputs["paths"]["/data/of/the/nodes"] = "unseen"
     sha256 = fingerprint(inputs)
-    ran = StageRecord(name="report", call=stage.call, attempt=1, status="done", inputs=inputs, inputs_sha256=sha256)
+    ran = StageRecord(name="summary", call=stage.call, attempt=1, status="done", inputs=inputs, inputs_sha256=sha256)
     write_record(rundir, ran)
     assert outstanding(spec, rundir, here=False) == []
-    assert outstanding(staged(spec, "train", "report", report={"options": {"top": 2}}), rundir, here=False) == ["report"]
+    assert outstanding(staged(spec, "train", "summary", summary={"options": {"top": 2}}), rundir, here=False) == ["summary"]
     rundir.write_json("in.json", data={"a": 2})
-    assert outstanding(spec, rundir, here=False) == ["report"]
+    assert outstanding(spec, rundir, here=False) == ["summary"]
 
 
 def test_an_older_fencing_token_writes_no_record(spec: RunSpec) -> None:
-    spec = staged(spec, "report", "train", report={})
+    spec = staged(spec, "summary", "train", summary={})
     rundir = session.rundir_of(spec)
     write_attempt_stages(rundir, 1, AttemptStages(token=3))
     with pytest.raises(SystemExit) as ended:
         run_stage(rundir, 1, stages_of(spec)[0], spec, token=2)
-    assert (ended.value.code, read_record(rundir, "report")) == (75, None)
+    assert (ended.value.code, read_record(rundir, "summary")) == (75, None)
     assert run_stage(rundir, 1, stages_of(spec)[0], spec, token=3) == 0
 
 
@@ -177,15 +177,15 @@ def test_a_stage_of_ones_own_runs_again_when_options_inputs_or_contract_change(s
     rundir = session.rundir_of(spec)
 
     def ran(attempt: int, more: dict[str, Any], base: RunSpec = spec) -> bool:
-        status, record = run_one(staged(base, "report", "train", report=more), "report", attempt)
+        status, record = run_one(staged(base, "summary", "train", summary=more), "summary", attempt)
         assert status == 0
         return bool(record.attempt == attempt)
 
-    plain = {"outputs": ["report.json"]}
+    plain = {"outputs": ["summary.json"]}
     assert ran(1, plain)
     assert not ran(2, plain)
     assert ran(3, {**plain, "options": {"top": 5}})
-    assert rundir.read_json("report.json") == {"name": "toy", "loss": None, "top": 5}
+    assert rundir.read_json("summary.json") == {"name": "toy", "loss": None, "top": 5}
     rundir.write_json("in", "a.json", data={"a": 1})
     for attempt, path in zip((4, 7, 10), ("in", "in/a.json", rundir.path("in", "a.json")), strict=True):
         assert ran(attempt, {**plain, "inputs": [path]})
@@ -202,7 +202,7 @@ def test_a_stage_of_ones_own_runs_again_when_options_inputs_or_contract_change(s
         ("broken", {}, 1, "RuntimeError: this stage is broken"),
         ("forgetful", {"outputs": ["x.json"]}, 65, "without its output x.json"),
         ("unwritable", {}, 65, "JSON cannot hold"),
-        ("report", {"inputs": ["none"]}, 65, "its input none does not exist"),
+        ("summary", {"inputs": ["none"]}, 65, "its input none does not exist"),
         ("absent", {}, 65, "has no function 'absent'"),
     ],
 )
@@ -231,14 +231,14 @@ def test_the_doctor_as_a_stage_refuses_data_that_is_not_there(spec: RunSpec, mon
 def test_a_stage_whose_input_an_earlier_one_has_yet_to_make_is_outstanding_and_plan_tells_all(
     spec: RunSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spec = staged(spec, "calibrate", "train", "report", report={"inputs": ["evaluation.json"]})
+    spec = staged(spec, "calibrate", "train", "summary", summary={"inputs": ["evaluation.json"]})
     rundir = session.rundir_of(spec)
     run_one(spec, "calibrate")
-    assert outstanding(spec, rundir, here=True) == ["report"]
+    assert outstanding(spec, rundir, here=True) == ["summary"]
     (tmp_path / "mine.yaml").write_text(json.dumps(spec.to_dict()))
     assert main(["plan", f"conf={tmp_path / 'mine.yaml'}", "name=toy"]) == 0
     told = capsys.readouterr().out.partition("\nstages\n")[2].splitlines()
-    wanted = [["calibrate", "done, would be skipped"], ["train", "would run"], ["report", "would run"]]
+    wanted = [["calibrate", "done, would be skipped"], ["train", "would run"], ["summary", "would run"]]
     assert [line.split(maxsplit=1) for line in told[:3]] == wanted
     overrides = ["scheduler.name=kubernetes", "scheduler.options.volumes.runs={mount: " + str(tmp_path) + ", claim: c}"]
     assert main(["plan", f"conf={tmp_path / 'mine.yaml'}", "name=toy", *overrides]) == 0
@@ -263,8 +263,8 @@ def test_a_run_of_all_stages_on_two_nodes_and_only_what_has_changed_runs_again(
     overrides = ["conf=bytes", f"runs={tmp_path / 'runs'}", "nodes=2", "trainer.steps=4", "checkpoint.every=4", "stages=full"]
     overrides += ["pipeline.context_length=16", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]
     overrides += [f"trainer.eval_data.held.path={tmp_path / 'held.jsonl'}", "trainer.eval_tokens=1000", "trainer.eval_every=4"]
-    report = [f"stages.own.report.call={HERE}:report", "stages.own.report.inputs=[evaluation.json]"]
-    spec = compose([*overrides, *report, "stages.order=[doctor,calibrate,train,evaluate,report]"]).spec
+    summary = [f"stages.own.summary.call={HERE}:summary", "stages.own.summary.inputs=[evaluation.json]"]
+    spec = compose([*overrides, *summary, "stages.order=[doctor,calibrate,train,evaluate,summary]"]).spec
 
     def to_the_end(spec: RunSpec) -> dict[str, str]:
         started = session.start(spec)
@@ -273,20 +273,25 @@ def test_a_run_of_all_stages_on_two_nodes_and_only_what_has_changed_runs_again(
         assert (ended.state, ended.step) == ("DONE", 4), ended
         return ended.stages
 
-    assert to_the_end(spec) == dict.fromkeys(["doctor", "calibrate", "train", "evaluate", "report"], "done")
+    assert to_the_end(spec) == dict.fromkeys(["doctor", "calibrate", "train", "evaluate", "summary"], "done")
     rundir = session.rundir_of(spec)
     found = read_evaluation(rundir)
     assert found is not None
     assert (found.step, found.tokens >= 1000) == (4, True)
     assert found.loss == pytest.approx(series(rundir)[-1]["eval_loss"], rel=1e-5), "what the two nodes themselves measured"
-    assert rundir.read_json("report.json")["loss"] == found.loss
+    assert rundir.read_json("summary.json")["loss"] == found.loss
     assert rundir.read_json("stages", "train.json")["outputs"] == {"step": 4}
     assert session.start(spec).handle is None, "all is done"
-    other = changed(spec, ["stages.own.report.options.top=7"])
-    assert outstanding(other, rundir, here=True) == ["report"]
+    other = changed(spec, ["stages.own.summary.options.top=7"])
+    assert outstanding(other, rundir, here=True) == ["summary"]
     again = to_the_end(other)
-    assert (again["calibrate"], again["train"], again["evaluate"], again["report"]) == ("skipped", "skipped", "skipped", "done")
-    assert rundir.read_json("report.json")["top"] == 7
+    assert (again["calibrate"], again["train"], again["evaluate"], again["summary"]) == (
+        "skipped",
+        "skipped",
+        "skipped",
+        "done",
+    )
+    assert rundir.read_json("summary.json")["top"] == 7
 
 
 @pytest.mark.slow

@@ -85,6 +85,7 @@ def start(
     *,
     overrides: Sequence[str] = (),
     choices: Mapping[str, str] | None = None,
+    sources: Mapping[str, str] | None = None,
     allow: Sequence[str] = (),
     fork: str | None = None,
     worker: str | None = None,
@@ -93,7 +94,7 @@ def start(
 
     Args:
         spec: the experiment.
-        overrides, choices: the arguments typed and the options chosen, for the record.
+        overrides, choices, sources: the arguments typed, the options chosen and where each value came from, for the record.
         allow: guarded fields that may differ from the run's.
         fork: name of a new run with the changes: it begins at step 0 with the weights of this run's newest checkpoint.
         worker: module that each worker runs; None follows the experiment's trainer.
@@ -135,7 +136,7 @@ def start(
             write_weights(parent, spec)
             lease.renew()
         attempt = new_attempt(rundir, spec)
-        write_environment(rundir, attempt, environment(overrides, choices or {}))
+        write_environment(rundir, attempt, environment(overrides, choices or {}, sources))
         if seen.files is not None and not _trained(rundir):
             forget_measures(rundir, contract)
         contracts.record(rundir, contract, spec, allowed, attempt=attempt, steps=steps_done(rundir), files=seen.files)

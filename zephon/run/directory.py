@@ -5,6 +5,7 @@
     lease.json lease.lock  who holds the run                       launcher, supervisor               run/lease.py
     calibration.json       tokens a byte of each dataset           rank 0, stage calibrate            run/calibration.py
     evaluation.json        loss on held-out data                   stage evaluate                     run/evaluation.py
+    report.html            the page of the run                     stage report, launcher             report/stage.py
     generation.json        the membership that may write           coordinator                        run/generation.py
     generations/           every membership that was claimed       coordinator                        run/generation.py
     ledger.jsonl           one line per step, with its digest      rank 0                             run/ledger.py
@@ -52,7 +53,7 @@ from zephon.run.local_files import LocalFiles, local_path
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-PARENT, TENSORBOARD = "parent", "tensorboard"
+PARENT, TENSORBOARD, REPORT = "parent", "tensorboard", "report.html"
 _REFUSED = (409, 412)  # another write came in the same moment, or before
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of a file system without locks
 _ONE_PART = 64 << 20

@@ -39,6 +39,7 @@ class Environment:
     Args:
         time: of the start, in unix seconds.
         overrides, choices: the key=value arguments that were typed, and the option chosen in each config group.
+        sources: where each value of the experiment came from, by dotted name; what is not named has its default.
         cwd: where relative paths began.
         packages: versions of those that matter to a result.
         git: commit, branch and uncommitted changes of the checkout at ``cwd``; None outside of one.
@@ -57,9 +58,10 @@ class Environment:
     memory_bytes: int
     packages: Mapping[str, str]
     git: Json | None
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def environment(overrides: Sequence[str], choices: Mapping[str, str]) -> Environment:
+def environment(overrides: Sequence[str], choices: Mapping[str, str], sources: Mapping[str, str] | None = None) -> Environment:
     """That of this process."""
     import psutil  # what only shows a run reads this module, and measures nothing
 
@@ -77,6 +79,7 @@ def environment(overrides: Sequence[str], choices: Mapping[str, str]) -> Environ
         memory_bytes=psutil.virtual_memory().total,
         packages=packages(),
         git=git_state(os.getcwd()),
+        sources=dict(sources or {}),
     )
 
 

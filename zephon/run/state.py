@@ -29,6 +29,8 @@ in its own cluster, and nobody stopped it.
 """
 ENDED: tuple[State, ...] = ("UNSUBMITTED", "DONE", "STOPPED", "FAILED", "GONE")
 
+PARTS = ("drain", "save", "membership", "restore", "first_step")
+"""Of a stall, in order."""
 _FILE = "supervisor.json"
 
 
@@ -55,6 +57,15 @@ class Resized:
     lost_steps: int
     stall_s: float
     parts_s: Mapping[str, float]
+
+    @property
+    def sentence(self) -> str:
+        """Sizes, stall and its parts, steps lost, on one line."""
+        parts = ", ".join(f"{name.replace('_', ' ')} {self.parts_s[name]:.2f}" for name in PARTS if name in self.parts_s)
+        return (
+            f"{self.nodes_before} -> {self.nodes} nodes ({self.reason}): stalled {self.stall_s:.2f} s "
+            f"({parts}), {self.lost_steps} steps lost"
+        )
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

@@ -2,6 +2,7 @@
 
     doctor       the spec, this machine and its packages          train       the contract
     calibrate    the data and the tokenizer                       evaluate    the contract, the newest checkpoint, held-out data
+    report       the steps on record, the newest checkpoint
     own          the contract, the function and its source, its options, the content of its input paths
 
 A launcher sees only part of a cluster's run: it compares no input that only the nodes see.
@@ -21,6 +22,7 @@ from zephon.errors import ConfigError
 from zephon.run.checkpoints import newest_checkpoint
 from zephon.run.directory import RunDir
 from zephon.run.environment import packages
+from zephon.run.ledger import steps_recorded
 from zephon.spec.experiment import DatasetSpec, EvalDatasetSpec, RunSpec
 from zephon.stages.stage import TRAIN, Stage, elsewhere, source_of
 
@@ -88,6 +90,11 @@ def _evaluate(context: _Context) -> Inputs:
     }
 
 
+def _report(context: _Context) -> Inputs:
+    rundir = context.rundir
+    return {"contract": context.contract, "steps": steps_recorded(rundir), "checkpoint": newest_checkpoint(rundir)}
+
+
 def _own(context: _Context) -> Inputs:
     stage, order, here = context.stage, context.spec.stages.order, context.here
     after_training = order.index(stage.name) > order.index(TRAIN)
@@ -106,6 +113,7 @@ _INPUTS: dict[str, Callable[[_Context], Inputs]] = {
     "calibrate": _calibrate,
     TRAIN: _train,
     "evaluate": _evaluate,
+    "report": _report,
 }
 
 

@@ -1,6 +1,6 @@
 """A run as a list of stages: which there are, and what must hold before a start.
 
-doctor -> calibrate -> train -> evaluate
+doctor -> calibrate -> train -> evaluate -> report
 
 A stage is a function ``(run: RunDir, spec: RunSpec, **options) -> small dict or None``, named "module:function". The built-in
 stages are such functions too, except ``train``, which the attempt's nodes carry out. Nothing here starts anything.
@@ -19,6 +19,7 @@ from typing import Any
 
 from zephon.errors import ConfigError, nearest
 from zephon.run import calibration, evaluation
+from zephon.run.directory import REPORT
 from zephon.spec.experiment import RunSpec
 
 TRAIN = "train"
@@ -40,6 +41,7 @@ BUILT_IN = {
     "calibrate": Stage(name="calibrate", call="zephon.train.stages:calibrate", outputs=(calibration.FILE,)),
     TRAIN: Stage(name=TRAIN, call=""),
     "evaluate": Stage(name="evaluate", call="zephon.train.stages:evaluate", outputs=(evaluation.FILE,)),
+    "report": Stage(name="report", call="zephon.report.stage:report", outputs=(REPORT,)),
 }
 
 

@@ -63,6 +63,8 @@ class Arguments:
     tail: int | None = None
     yes: bool = False
     no_wait: bool = False
+    out: str | None = None
+    open: bool = False
     version: bool = False
     completion: str | None = None
     complete: str | None = None
@@ -247,7 +249,7 @@ def _check_names(arguments: Arguments) -> None:
     names, allowed = arguments.names, verb_named(arguments.verb).names
     if not allowed and names:
         raise _no_name(arguments.verb, names[0], arguments.overrides)
-    if len(names) > len(allowed):
+    if len(names) > len(allowed) and not allowed[-1].endswith("..."):
         takes = "one run" if len(allowed) == 1 else "one or two runs"
         raise ConfigError(
             f"{command(arguments.verb)} takes {takes}, not {', '.join(names)}",

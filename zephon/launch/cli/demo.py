@@ -15,11 +15,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from zephon.errors import ZephonError
+from zephon.errors import ConfigError, ZephonError
 from zephon.launch.cli.arguments import Arguments
 from zephon.report.legs import rows, sentence, table
 from zephon.report.picture import loss_picture
+from zephon.report.run import read_run
+from zephon.report.stage import write_page
 from zephon.run import ledger
+from zephon.run.directory import REPORT, RunDir
 from zephon.run.ledger import read_ledger
 
 LEG_TIMEOUT_S = 600
@@ -56,7 +59,18 @@ def demo(arguments: Arguments, console: Console) -> int:
     complete = len(steps) == steps_wanted
     if not complete:
         console.print(f"But only {len(steps)} of {steps_wanted} steps were trained.")
+    console.print(f"Report: {_page(runs / 'rescaled')}", soft_wrap=True, highlight=False, markup=False)
     return 0 if same and complete else 1
+
+
+def _page(folder: Path) -> str:
+    """Writes the page of the rescaled run; where it is, or why it is not there."""
+    out = folder / REPORT
+    try:
+        write_page([read_run(RunDir(str(folder)))], out)
+    except ConfigError as error:
+        return f"not written, {error.what}; {error.remedy}, then: zephon report {folder}"
+    return str(out)
 
 
 def _leg(console: Console, arguments: list[str], ledger: Path, stop_at: int | None, runs: str) -> None:

@@ -39,7 +39,8 @@ class Verb:
     Args:
         help: what it does, in one line.
         call: the function that carries it out, as "module:function"; imported only when it is called.
-        names: the runs that it takes, in order; none for a verb that works on no stored run.
+        names: the runs that it takes, in order, the last one any number of times where it ends in "..."; none for a verb that
+            works on no stored run.
         fields: which fields of the experiment it takes as key=value: none, those of a stored experiment, or all, with the
             config groups and ``conf=``.
         keys: the launcher's own key=value arguments that it takes.
@@ -87,6 +88,8 @@ FLAGS = {
     "--yes": Flag(short="-y", help="remove without a question"),
     "--no-wait": Flag(help="return at once (default: return when it is done)"),
     "--version": Flag(help="print the version"),
+    "--out": Flag(metavar="FILE", help="where to write the page (default: report.html of the run directory)"),
+    "--open": Flag(help="open the page in a browser"),
     "--completion": Flag(choices=("bash", "zsh"), help="print what to eval for completion in this shell"),
     "--complete": Flag(metavar="LINE", hidden=True, help="print what may follow a line; the shell's completion asks this"),
 }
@@ -185,6 +188,14 @@ VERBS = {
         keys=("runs",),
         flags=("--json",),
         example="zephon diff exp1 exp2",
+    ),
+    "report": Verb(
+        help="write one HTML page with all that a run has left, or several runs beside each other",
+        call="zephon.launch.cli.report:report",
+        names=("RUN", "OTHER ..."),
+        keys=("runs",),
+        flags=("--out", "--open"),
+        example="zephon report exp1 exp1-on-8-nodes --open",
     ),
     "demo": Verb(
         help="train on 4, 2 and 1 nodes, and compare every step with an uninterrupted run",

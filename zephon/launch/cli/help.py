@@ -45,7 +45,7 @@ def _overview() -> str:
 
 def _verb_help(name: str, config_dir: str | None) -> str:
     verb = VERBS[name]
-    rows = [(run, _RUN if run == "RUN" else "a second run") for run in verb.names]
+    rows = [(run, _RUN if run == "RUN" else "further runs" if run.endswith("...") else "a second run") for run in verb.names]
     if verb.fields == "all":
         rows.append(("conf=NAME", "an experiment, or a file: conf=./my/exp.yaml"))
     if verb.fields != "none":

@@ -60,7 +60,7 @@ def points(arguments: Arguments) -> list[Point]:
     """
     by_name: dict[str, Point] = {}
     for overrides, varied in expand(arguments.overrides):
-        composed = compose(overrides, config_dir=arguments.config_dir)
+        composed = compose(overrides, config_dir=arguments.config_dir, explain=True)
         spec = composed.spec
         defining = {key: value for key, value in json.loads(spec.canonical_json()).items() if key not in ("name", "runs")}
         digest = hashlib.sha256(json.dumps(defining, sort_keys=True).encode()).hexdigest()[:8]
@@ -129,7 +129,13 @@ def _start(point: Point, worker: str | None) -> None:
         if point.rundir.attempts() and status_of(point.rundir).state in LIVE:
             point.state = "TRAINING"  # it runs already: a point has at most one live run
             return
-        started = launcher.start(composed.spec, overrides=composed.overrides, choices=composed.choices, worker=worker)
+        started = launcher.start(
+            composed.spec,
+            overrides=composed.overrides,
+            choices=composed.choices,
+            sources=composed.sources,
+            worker=worker,
+        )
         point.state = "STARTING" if started.handle else "DONE"
         point.status = None if started.handle else status_of(point.rundir)
     except ZephonError as error:

@@ -37,7 +37,7 @@ def run(arguments: Arguments, console: Console) -> int:
         from zephon.launch.cli.sweep import sweep
 
         return sweep(arguments, console)
-    composed = compose(arguments.overrides, config_dir=arguments.config_dir, explain=arguments.info)
+    composed = compose(arguments.overrides, config_dir=arguments.config_dir, explain=not arguments.cfg)
     if arguments.cfg or arguments.info:
         console.print(config_text(composed, sources=arguments.info), markup=False, highlight=False)
         return 0
@@ -49,6 +49,7 @@ def run(arguments: Arguments, console: Console) -> int:
             composed.spec,
             overrides=composed.overrides,
             choices=composed.choices,
+            sources=composed.sources,
             allow=arguments.allow,
             fork=arguments.fork,
             worker=arguments.worker,

@@ -21,12 +21,7 @@ def stage_lines(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def resize_text(resize: Resized) -> str:
     """A resize in one line: sizes, stall and its parts, steps lost."""
-    order = ("drain", "save", "membership", "restore", "first_step")
-    parts = ", ".join(f"{name.replace('_', ' ')} {resize.parts_s[name]:.2f}" for name in order)
-    return (
-        f"{resize.nodes_before} -> {resize.nodes} nodes ({resize.reason}): stalled {resize.stall_s:.2f} s "
-        f"({parts}), {resize.lost_steps} steps lost"
-    )
+    return resize.sentence
 
 
 def clock(seconds: float | None) -> str:
