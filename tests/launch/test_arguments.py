@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from importlib import import_module
@@ -216,9 +217,8 @@ def test_a_verb_that_ends_or_removes_a_run_is_never_suggested_for_another_word(w
         parse([word, "exp1"])
     near = re.search(r"did you mean '(.*?)'", caught.value.remedy)
     assert near is None or not VERBS[near[1]].ends
-    assert (
-        "verbs: demo, diff, doctor, list, logs, plan, report, rescale, resume, rm, run, status, stop, verify" in caught.value.remedy
-    )
+    assert f"verbs: {', '.join(sorted(VERBS))}" in caught.value.remedy
+    assert {"data", "run", "stop"} <= set(VERBS)
 
 
 @pytest.mark.parametrize(("word", "verb"), [("start", "run"), ("ls", "list"), ("statsu", "status"), ("resum", "resume")])
@@ -328,7 +328,7 @@ def test_every_command_line_in_the_docs_is_one_that_its_verb_takes(page: Path) -
     lines = commands_in(page.read_text("utf-8"))
     assert len(lines) >= (8 if page.name == "launching.md" else 0)
     for line in lines:
-        parse(line.replace("python -m zephon.launch", "zephon").split("|")[0].split("&&")[0].split()[1:])
+        parse(shlex.split(line.replace("python -m zephon.launch", "zephon").split(" | ")[0].split("&&")[0])[1:])
 
 
 def test_the_page_about_launching_has_a_row_for_each_verb_and_names_each_of_its_flags() -> None:

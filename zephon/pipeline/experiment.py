@@ -104,7 +104,7 @@ def with_tokens(pipeline: Pipeline, spec: RunSpec, tokenizer: Tokenizer, at: str
                 remedy=f"train with tokenizer.id={of}, or store the text and let it be tokenized",
             )
     if not stored:
-        return pipeline.tokenize(tokenizer, field=_field(datasets), special_tokens=spec.tokenizer.special_tokens)
+        return pipeline.tokenize(tokenizer, field=text_field(datasets), special_tokens=spec.tokenizer.special_tokens)
     if len(stored) < len(datasets):
         text = next(name for name in datasets if name not in stored)
         raise ConfigError(
@@ -137,18 +137,18 @@ def _on_error(data: DataSpec) -> OnError | dict[str, OnError]:
     return policies.pop() if len(policies) == 1 else by_dataset
 
 
-def _field(datasets: Datasets) -> str:
+def text_field(datasets: Datasets) -> str:
     """The field under which the text of all datasets is read: their own where they have one in common."""
     fields = {field_of(dataset) for dataset in datasets.values()}
     return fields.pop() if len(fields) == 1 else "text"
 
 
 def listed_at(at: str, datasets: Datasets) -> list[Dataset]:
-    """The datasets whose settings are below the field ``at``. Text in another field than `_field` is renamed at reading.
+    """The datasets whose settings are below the field ``at``. Text in another field than `text_field` is renamed at reading.
 
     Stored ids are looked for under their usual names, or taken from the field that is named.
     """
-    field = _field(datasets)
+    field = text_field(datasets)
     return [
         dataset_selected(f"{at}.{name}", name, dataset, field if dataset.tokens is None else _field_of_ids(dataset.field))
         for name, dataset in datasets.items()

@@ -216,7 +216,9 @@ def _no_verb(typed: str) -> ConfigError:
 
 
 def _is_override(text: str) -> bool:
-    return "=" in text or text.startswith("~")
+    """Not a path or URL that holds an equals sign, as those of partitions do: s3://data/day=7/."""
+    key = text.partition("=")[0]
+    return ("=" in text or text.startswith("~")) and "://" not in key and not key.startswith(("/", "./", "../", "~/"))
 
 
 def _not_taken_flag(verb: str, token: str, tokens: Sequence[str]) -> ConfigError:
@@ -250,7 +252,7 @@ def _check_names(arguments: Arguments) -> None:
     if not allowed and names:
         raise _no_name(arguments.verb, names[0], arguments.overrides)
     if len(names) > len(allowed) and not allowed[-1].endswith("..."):
-        takes = "one run" if len(allowed) == 1 else "one or two runs"
+        takes = "one run" if len(allowed) == 1 else "one or two runs" if allowed[0] == "RUN" else " and ".join(allowed)
         raise ConfigError(
             f"{command(arguments.verb)} takes {takes}, not {', '.join(names)}",
             follows="the others would be ignored",

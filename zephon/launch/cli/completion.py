@@ -68,7 +68,7 @@ def _possible(current: str, before: list[str]) -> Iterable[str]:
         verbs += AS_FLAGS
     if before == ["help"]:
         return verbs
-    return [*verbs, *(_runs(before) if VERBS[verb].names else []), *_keys(VERBS[verb], config_dir)]
+    return [*verbs, *(_runs(before) if VERBS[verb].names[:1] == ("RUN",) else []), *_keys(VERBS[verb], config_dir)]
 
 
 def _keys(verb: Verb, config_dir: str | None) -> list[str]:

@@ -99,8 +99,22 @@ KEYS = {
     "allow": ("[FIELD,...]", "let guarded fields of an existing run change"),
     "fork": ("NAME", "start a new run from this run's newest checkpoint"),
     "detach": ("true", "the same as --detach"),
+    "format": ("NAME", "of the files at URL, where their names do not say it"),
+    "field": ("FIELD", "the field with the text, or a template: '{title} {body}' (default: text)"),
+    "where": ("FILTER", "only documents that pass: \"lang == 'en'\""),
+    "count": ("N", "how many documents are shown (default: 3)"),
+    "workers": ("N", "processes of the full pass (default: all cores)"),
 }
-OWN_KEYS = ("allow", "fork", "detach")  # the others of KEYS are also fields of the experiment
+OWN_KEYS = (
+    "allow",
+    "fork",
+    "detach",
+    "format",
+    "field",
+    "where",
+    "count",
+    "workers",
+)  # the others of KEYS are also fields of the experiment
 VERBS = {
     "run": Verb(
         help="start a run, or go on with it (the default verb)",
@@ -196,6 +210,15 @@ VERBS = {
         keys=("runs",),
         flags=("--out", "--open"),
         example="zephon report exp1 exp1-on-8-nodes --open",
+    ),
+    "data": Verb(
+        help="look at data before training: list them, show documents, check all of them",
+        call="zephon.launch.cli.data:data",
+        names=("ls|head|check", "URL"),
+        fields="all",
+        keys=("format", "field", "where", "count", "workers"),
+        flags=("--config-dir", "--json"),
+        example="zephon data check conf=exp1",
     ),
     "demo": Verb(
         help="train on 4, 2 and 1 nodes, and compare every step with an uninterrupted run",

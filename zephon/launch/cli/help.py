@@ -20,6 +20,13 @@ examples
 verbs (each has its own help: zephon help VERB; also: zephon version)
 {verbs}"""
 _RUN = "a run: its name below runs=, or a path; without one, the run started last"
+_NAMES = {
+    "RUN": _RUN,
+    "OTHER": "a second run",
+    "OTHER ...": "further runs",
+    "ls|head|check": "list shards and sizes; show the first documents as they will be read; read all and report",
+    "URL": "a directory, file, glob or URL; without it, the datasets of conf=",
+}
 _FIELD = {
     "all": "a field of the experiment, such as trainer.steps=100; zephon run --cfg job shows all of them",
     "stored": "a field of the experiment that changes, such as trainer.steps=100",
@@ -45,7 +52,7 @@ def _overview() -> str:
 
 def _verb_help(name: str, config_dir: str | None) -> str:
     verb = VERBS[name]
-    rows = [(run, _RUN if run == "RUN" else "further runs" if run.endswith("...") else "a second run") for run in verb.names]
+    rows = [(taken, _NAMES[taken]) for taken in verb.names]
     if verb.fields == "all":
         rows.append(("conf=NAME", "an experiment, or a file: conf=./my/exp.yaml"))
     if verb.fields != "none":
