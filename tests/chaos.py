@@ -16,19 +16,20 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import psutil
 
-from tests.agent.objects import serving, variables
+from tests.agent.objects import serving
 from tests.agent.toy import Toy
 from tests.chaos_ledger import faults, line_of, lines_of, undisturbed
+from tests.chaos_places import bucket, cut, frozen, small_disk
 from zephon.errors import ConfigError, ZephonError
 from zephon.launch import control
 from zephon.launch import start as session
@@ -40,6 +41,7 @@ from zephon.spec.experiment import RunSpec
 
 Away = Callable[[], contextlib.AbstractContextManager[None]]
 """Takes a service away for the length of a block."""
+OVER = threading.Event()  # Ctrl-C: no further event, and the ledger is read
 
 SETTINGS = [
     *("conf=bytes", "name=disturbed", "nodes=2", "pipeline.context_length=16", "global_batch_size=8", "trainer.steps=1000000"),
@@ -135,9 +137,12 @@ class Chaos:
         self.kinds = set[str]()
         self.may_fail = False
 
-    def disturb(self, events: int) -> None:
+    def disturb(self, events: int) -> int:
+        """Makes so many events, or fewer where Ctrl-C ends them; returns how many."""
         possible = [event for event in EVENTS if self._possible(event)]
         for number in range(events):
+            if OVER.is_set():
+                return number
             event = self.chance.choice(possible)
             self.may_fail = False
             self.kinds.add(event.__name__)
@@ -152,6 +157,7 @@ class Chaos:
                 self.run.resume()
             elif now.state in ("FAILED", "DONE", "STOPPED"):
                 raise AssertionError(f"{now}\n{self.story}\n{self.run.story()}")
+        return events
 
     def _possible(self, event: Callable[[Chaos], str]) -> bool:
         if event is Chaos.full_disk:
@@ -257,7 +263,7 @@ class Chaos:
         assert refused.state == "FAILED", f"{refused}\n{self.run.story()}"
         assert "checkpoint.resume=last_good" in f"{refused.message} {refused.error}", refused
         self.run.resume("checkpoint.resume=last_good")
-        self.run.settled()
+        self.run.wait(lambda now: (now.checkpoint or 0) > step, 120)  # the word was for this attempt alone
         return f"damage the checkpoint of step {step} and go back"
 
     def full_disk(self) -> str:
@@ -308,31 +314,13 @@ EVENTS: tuple[Callable[[Chaos], str], ...] = (
 )
 
 
-@contextlib.contextmanager
-def frozen(processes: list[psutil.Process]) -> Iterator[None]:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.suspend()
-    try:
-        yield
-    finally:
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.resume()
-
-
-def cut(path: Path, size: int, *, zeros: int) -> None:
-    data = path.read_bytes()[: max(0, size)]
-    path.write_bytes(data + bytes(zeros))
-
-
 def chaos(run: Disturbed, *, events: int, seed: int, disk: Path | None = None, away: Away | None = None) -> str:
     """Starts a run, disturbs it, stops it and reads its ledger; one line of what was seen. Raises AssertionError."""
     try:
         run.start()
         run.wait(lambda now: now.step >= 3 or now.state not in LIVE, 180)
         made = Chaos(run, seed, disk=disk, away=away)
-        made.disturb(events)
+        events = made.disturb(events)
         run.settled()
         reached = run.status().step
         run.wait(lambda now: now.step >= reached + 2 or now.state not in LIVE)
@@ -348,35 +336,13 @@ def chaos(run: Disturbed, *, events: int, seed: int, disk: Path | None = None, a
         run.end()
 
 
-@contextlib.contextmanager
-def small_disk(folder: Path) -> Iterator[Path | None]:
-    """A file system of 64 MiB at ``folder``; None where this user may not mount one, and the folder is a plain one."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        yield None
-        return
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def bucket(port: int) -> str:
-    """The URL of an empty bucket of a server that every process from now on finds."""
-    os.environ.update(variables(port))
-    import s3fs
-
-    s3fs.S3FileSystem().mkdir("chaos")
-    return "s3://chaos"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--events", type=int, default=30)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--store", choices=("files", "s3"), default="files", help="where the run is")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGINT, lambda *_: OVER.set())
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     try:

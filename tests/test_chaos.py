@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.chaos import Real, chaos, small_disk
+from tests.chaos import Real, chaos
 from tests.chaos_ledger import faults
+from tests.chaos_places import small_disk
 
 DIGESTS = [f"digest-{step}" for step in range(10)]
 

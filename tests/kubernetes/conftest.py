@@ -200,19 +200,32 @@ def ended_with_us(*command: str) -> Iterator[None]:
             guard.stdin.close()
 
 
-@pytest.fixture(scope="session")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
-    """One control plane for all tests, with two machines that nobody plays."""
+@contextlib.contextmanager
+def started_plane(directory: Path) -> Iterator[Plane]:
+    """A control plane with two machines that nobody plays."""
     module = tool("kube", "controlplane")
     # The grace period keeps the Node objects ready although nothing renews their leases.
     extra = {"controllers": ["--node-monitor-grace-period=24h"]}
-    directory = tmp_path_factory.mktemp("plane")
     with ended_with_us(module.__file__, "down", str(directory)), module.ControlPlane(directory, extra=extra) as real:
         found = Plane(real)
         for name in MACHINES:
             found.machine(name)
         yield found
         found.api.close()
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """One control plane for all tests."""
+    with started_plane(tmp_path_factory.mktemp("plane")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def other_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """Another cluster, for tests that need two."""
+    with started_plane(tmp_path_factory.mktemp("other")) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")
