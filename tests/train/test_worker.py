@@ -222,16 +222,18 @@ def sees(meet: Meet, rank: int, folder: str, port: int) -> tuple[int, str]:
     return work(meet, rank, folder, 1, port, {}, {})
 
 
-def test_machines_with_other_files_under_one_path_are_refused_before_the_first_step_with_rank_and_counts(tmp_path):
+@pytest.mark.parametrize("where", ["data.datasets", "trainer.eval_data"])
+def test_machines_with_other_files_under_one_path_are_refused_before_the_first_step_with_rank_and_counts(tmp_path, where):
     for rank, files in enumerate((2, 3)):
         (tmp_path / f"machine-{rank}" / "data").mkdir(parents=True)
         for number in range(files):
             lines = "".join(json.dumps({"text": f"document {i} " * 20}) + "\n" for i in range(50))
             (tmp_path / f"machine-{rank}" / "data" / f"part-{number}.jsonl").write_text(lines)
-    write_run(tmp_path, data__datasets={"mine": {"path": "data"}}, data__chunk_bytes=1024)
+    mine: dict[str, object] = {where.replace(".", "__"): {"mine": {"path": "data"}}}
+    write_run(tmp_path, **mine, data__chunk_bytes=1024, trainer__eval_every=5 if "trainer__eval_data" in mine else None)
     for status, log in on_ranks(sees, 2, str(tmp_path), free_port(), timeout=150):
         assert status == 65
-        assert "data.datasets.mine: rank 1 sees 3 files of" in log
+        assert f"{where}.mine: rank 1 sees 3 files of" in log
         assert "and rank 0 sees 2 of" in log
     assert not (tmp_path / "ledger.jsonl").exists()
 

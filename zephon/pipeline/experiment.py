@@ -68,15 +68,26 @@ def datasets_of(spec: RunSpec) -> list[Dataset]:
     return listed_at("data.datasets", spec.data.datasets)
 
 
-def held_out_pipeline(spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int) -> Pipeline:
-    """The evaluation's text for one rank: every document once, in stored order, each dataset in proportion to its size."""
+def held_out_of(spec: RunSpec) -> list[Dataset]:
+    """Lists the evaluation's datasets, in the spec's order."""
     if not spec.trainer.eval_data:
         raise ConfigError(
             f"trainer.eval_every={spec.trainer.eval_every} without trainer.eval_data",
             remedy="name held-out datasets: trainer.eval_data.NAME.path=..., or leave trainer.eval_every out",
         )
+    return listed_at("trainer.eval_data", spec.trainer.eval_data)
+
+
+def held_out_pipeline(
+    spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int, datasets: list[Dataset] | None = None
+) -> Pipeline:
+    """The evaluation's text for one rank: every document once, in stored order, each dataset in proportion to its size.
+
+    Args:
+        datasets: as ``held_out_of`` gives them, for a caller that has listed them already.
+    """
+    datasets = held_out_of(spec) if datasets is None else datasets
     data = spec.trainer.eval_data
-    datasets = listed_at("trainer.eval_data", data)
     share = min(dataset.size for dataset in datasets) // (4 * spec.lanes.count)
     source = StaticMixtureWorkSource(
         datasets,

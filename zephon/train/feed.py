@@ -13,7 +13,7 @@ from zephon.errors import ConfigError, ZephonError
 from zephon.io import Dataset
 from zephon.io.named import refuse_overlap
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
-from zephon.pipeline.experiment import datasets_of, held_out_pipeline, listed_at, pipeline
+from zephon.pipeline.experiment import datasets_of, held_out_of, held_out_pipeline, pipeline
 from zephon.pipeline.pipeline import Pipeline
 from zephon.run.calibration import read_calibration, write_calibration
 from zephon.run.directory import RunDir
@@ -34,7 +34,7 @@ def job_for(
         ConfigError: a dataset or tokenizer is not there, or numbers do not fit together.
     """
     tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
-    datasets = _same_everywhere(spec, tokenizer, membership)
+    datasets, held_out_datasets = _same_everywhere(spec, tokenizer, membership)
     first = pipeline(spec, tokenizer, dp_rank=membership.dp_rank, dp_size=membership.dp_size, datasets=datasets)
     counts = _calibration(run, first, membership)
 
@@ -50,28 +50,46 @@ def job_for(
             follows="token ids would have no row in the embedding",
             remedy=f"leave model.vocab_size out, or give at least {tokenizer.vocab_size}",
         )
-    held_out = None
-    if spec.trainer.eval_every is not None:
-        refuse_overlap(datasets, listed_at("trainer.eval_data", spec.trainer.eval_data or {}))
-        held_out = lambda rank, size: PipelineFeed(held_out_pipeline(spec, tokenizer, dp_rank=rank, dp_size=size))  # noqa: E731
-        # Built once at the start, so that a wrong path is an error now and not at the first evaluation.
-        held_out_pipeline(spec, tokenizer, dp_rank=membership.dp_rank, dp_size=membership.dp_size)
-    return Job(spec=spec, run=run, feed=feed, held_out=held_out, vocab_size=vocab_size, log=log, fence=fence)
+
+    def held_out(rank: int, size: int) -> PipelineFeed:
+        built = held_out_pipeline(spec, tokenizer, dp_rank=rank, dp_size=size, datasets=held_out_datasets)
+        return PipelineFeed(built)
+
+    evaluates = spec.trainer.eval_every is not None
+    if evaluates:
+        refuse_overlap(datasets, held_out_datasets)
+        # Built once at the start, so that what is wrong with it is an error now and not at the first evaluation.
+        held_out_pipeline(spec, tokenizer, dp_rank=membership.dp_rank, dp_size=membership.dp_size, datasets=held_out_datasets)
+    return Job(
+        spec=spec,
+        run=run,
+        feed=feed,
+        held_out=held_out if evaluates else None,
+        vocab_size=vocab_size,
+        log=log,
+        fence=fence,
+    )
 
 
-def _same_everywhere(spec: RunSpec, tokenizer: Tokenizer, membership: Membership) -> list[Dataset]:
-    """The experiment's datasets, whose files are the same for every rank, as is the tokenizer's definition.
+def _same_everywhere(spec: RunSpec, tokenizer: Tokenizer, membership: Membership) -> tuple[list[Dataset], list[Dataset]]:
+    """The datasets to train on and to evaluate on, whose files are the same for every rank, as is the tokenizer's definition.
 
     Raises:
         ConfigError: a rank sees other files than rank 0, or none.
     """
     listed: list[Dataset] = []
+    held_out: list[Dataset] = []
     failure: ZephonError | None = None
     try:
         listed = datasets_of(spec)
+        held_out = held_out_of(spec) if spec.trainer.eval_every is not None else []
     except ZephonError as error:
         failure = error
-    seen = [(dataset.name, dataset.identity, len(dataset.shards), dataset.size) for dataset in listed]
+    seen = [
+        (f"{where}.{dataset.name}", dataset.identity, len(dataset.shards), dataset.size)
+        for where, datasets in (("data.datasets", listed), ("trainer.eval_data", held_out))
+        for dataset in datasets
+    ]
     gathered = membership.exchange((failure, seen, tokenizer.identity, tokenizer.ids_sha256))
     for rank, (unlisted, theirs, definition, ids) in enumerate(gathered):
         if unlisted is not None:
@@ -93,12 +111,12 @@ def _same_everywhere(spec: RunSpec, tokenizer: Tokenizer, membership: Membership
         for (name, identity, files, size), (_, other, *counts) in zip(gathered[0][1], theirs, strict=True):
             if other != identity:
                 raise ConfigError(
-                    f"data.datasets.{name}: rank {rank} sees {counts[0]} files of {counts[1]:,} units together, "
+                    f"{name}: rank {rank} sees {counts[0]} files of {counts[1]:,} units together, "
                     f"and rank 0 sees {files} of {size:,}" + (", with other names or sizes" if counts == [files, size] else ""),
-                    follows="the ranks would train on batches of different data",
+                    follows="the ranks would work on batches of different data",
                     remedy="give every node the same files under this path",
                 )
-    return listed
+    return listed, held_out
 
 
 class PipelineFeed:
