@@ -75,6 +75,10 @@ def fault(toy: dict, rundir: RunDir, step: int, rank: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "hang":
         time.sleep(10_000)
+    if kind == "eat":  # until the kernel ends it
+        eaten = []
+        while True:
+            eaten.append(b"x" * (16 << 20))
     sys.exit(int(kind))
 
 

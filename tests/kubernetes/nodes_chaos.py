@@ -18,7 +18,7 @@ from zephon.launch.status import RunStatus, status_of
 INDEX = "batch.kubernetes.io/job-completion-index"
 # The brackets keep the shell that looks from finding itself.
 AGENT = "agent=$(pgrep -f 'zephon[.]agent' | head -1)"
-SLOW = ("elastic.drain_s=20", "elastic.heartbeat_s=2")
+SLOW = ("elastic.drain_s=20",)
 
 
 class OnNodes:

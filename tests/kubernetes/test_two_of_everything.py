@@ -85,7 +85,7 @@ class Laptop:
         home = {"HOME": str(self.folder / "home"), "PYTHONPATH": str(ROOT)}
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "KUBE"))}
         self.env = {**kept, **home, "KUBECONFIG": plane.kubeconfig(user)}
-        volume = "volumes: {pods: {mount: /volume-of-the-pods, empty_dir: 1Gi}}"
+        volume = "volumes: {runs: {mount: /volume-of-the-pods, claim: null, empty_dir: 1Gi}}"
         self.words = ["conf=bytes", "name=exp1", "runs=/volume-of-the-pods", "nodes=2", "scheduler=kubernetes"]
         self.words.append(f"scheduler.options={{namespace: {namespace}, {volume}}}")
 

@@ -246,7 +246,12 @@ def _create_in_place(path: str, data: bytes) -> bool:
 
 
 def _has_exclusive_create(fs: AbstractFileSystem) -> bool:
-    """Whether a store's client has a conditional write of its own: that of fsspec's base class looks and then writes."""
+    """Whether a store's client has a conditional write of its own: that of fsspec's base class looks and then writes.
+
+    Azure's takes ``mode`` among its keywords; an old one that does not know it overwrites, which ``check_exclusive`` sees.
+    """
+    if "abfs" in fs.protocol:
+        return True
     methods = [method for name in ("_pipe_file", "pipe_file") if (method := getattr(type(fs), name, None)) is not None]
     own = [method for method in methods if method.__module__ not in ("fsspec.spec", "fsspec.asyn")]
     return any("mode" in inspect.signature(method).parameters for method in own)
