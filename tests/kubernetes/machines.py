@@ -100,10 +100,10 @@ class Machines:
         index = "batch.kubernetes.io/job-completion-index"
         return {int(pod["metadata"]["labels"][index]): pod["metadata"]["uid"] for pod in self.pods(name)}
 
-    def spec(self, name: str, *overrides: str, **options: Any) -> RunSpec:
+    def spec(self, name: str, *overrides: str, runs: Path | None = None, **options: Any) -> RunSpec:
         """An experiment whose run and namespace have this name."""
         self.kubectl("create", "namespace", name)
-        spec = compose([f"name={name}", f"runs={self.runs}", *overrides]).spec
+        spec = compose([f"name={name}", f"runs={runs or self.runs}", *overrides]).spec
         return dataclasses.replace(spec, scheduler=SchedulerSpec(name="kubernetes", options=self.options(name, **options)))
 
     def submit(self, spec: RunSpec, **given: Any) -> RunDir:

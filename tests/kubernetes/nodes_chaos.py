@@ -30,7 +30,7 @@ class OnNodes:
         self.machines, self.name = machines, name
         settings = [word for word in SETTINGS if not word.startswith("name=")]
         volumes = {"runs": {"mount": str(machines.small), "host_path": str(machines.small)}}
-        self.spec = machines.spec(name, *settings, *SLOW, f"runs={machines.small}", volumes=volumes, grace_s=25)
+        self.spec = machines.spec(name, *settings, *SLOW, runs=machines.small, volumes=volumes, grace_s=25)
         self.rundir = session.rundir_of(self.spec)
 
     def start(self) -> None:

@@ -87,7 +87,7 @@ def held_out_pipeline(
         datasets: as ``held_out_of`` gives them, for a caller that has listed them already.
     """
     datasets = held_out_of(spec) if datasets is None else datasets
-    data = spec.trainer.eval_data
+    data = spec.trainer.eval_data or {}
     share = min(dataset.size for dataset in datasets) // (4 * spec.lanes.count)
     source = StaticMixtureWorkSource(
         datasets,
