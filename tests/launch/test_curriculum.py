@@ -75,10 +75,11 @@ def test_plan_shows_datasets_with_passes_and_warns_and_draws_the_phases(
 
 def test_the_picture_has_a_column_for_each_part_and_marks_the_phases() -> None:
     rows = tuple(
-        DatasetPlan(name=n, size=1, tokens=1, error=0, share=0, passes=0, chunks=1, chunks_a_lane=1) for n in ("web", "wiki")
+        DatasetPlan(name=n, size=1, tokens=1, error=0, share=0, within=0, passes=0, chunks=1, chunks_a_lane=1)
+        for n in ("web", "wiki")
     )
     phases = tuple(PhasePlan(begin=b, end=None, change="at_once", shares={}) for b in (0, 500))
-    plan = DataPlan(steps=1000, datasets=rows, phases=phases, warnings=())
+    plan = DataPlan(steps=1000, datasets=rows, phases=phases, mixing="", warnings=())
     columns: list[Any] = [{"web": 1.0}] * 2 + [{"web": 0.5, "wiki": 0.5}] * 2
     drawn = list(picture(plan, columns, height=2))
     assert drawn == [" 100% wwii", "  50% wwww", "      +-+-", "      0   of 1,000 steps", "      w web   i wiki"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zephon.launch.cli.wording import duration, resize_text
+from zephon.launch.cli.wording import duration, resize_text, shares_text
 from zephon.run.state import Resized
 
 RESIZED = Resized(
@@ -30,3 +30,8 @@ def test_a_resize_is_told_in_the_order_in_which_it_happens() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(None, "–"), (0.4, "0 s"), (65, "1 min 05 s"), (7800, "2 h 10 min")])
 def test_durations_read_like_speech(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_shares_stand_beside_their_targets() -> None:
+    text = shares_text({"web": 0.7, "old": 0.05}, {"web": 0.75, "code": 0.25})
+    assert text == "web 70.00% (target 75.00%), code 0.00% (target 25.00%), old 5.00% (target 0.00%)"

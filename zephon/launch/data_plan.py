@@ -10,6 +10,7 @@ from fractions import Fraction
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.pipeline.definition import Definition
 from zephon.pipeline.experiment import pipeline
+from zephon.pipeline.mixing import held_to, mixing_of, mixing_text
 from zephon.run.calibration import read_calibration
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
@@ -31,6 +32,7 @@ class DatasetPlan:
         tokens: about as many it holds.
         error: standard error of tokens, as a part of them; 0 where they were not measured.
         share: of the run's tokens.
+        within: how far its share of a thousand global batches may be off, as a part of it; 0 where nothing was measured.
         passes: by the end of the run.
         chunks, chunks_a_lane: of one pass.
     """
@@ -40,6 +42,7 @@ class DatasetPlan:
     tokens: int
     error: float
     share: float
+    within: float
     passes: float
     chunks: int
     chunks_a_lane: float
@@ -57,11 +60,12 @@ class PhasePlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataPlan:
-    """What a run would read; ``warnings`` are whole sentences."""
+    """What a run would read; ``mixing`` says how well it is shuffled; ``warnings`` are whole sentences."""
 
     steps: int
     datasets: tuple[DatasetPlan, ...]
     phases: tuple[PhasePlan, ...]
+    mixing: str
     warnings: tuple[str, ...]
 
 
@@ -90,14 +94,18 @@ def data_plan(spec: RunSpec, rundir: RunDir) -> DataPlan:
                 tokens=int(dataset.size * rate),
                 error=counts[dataset.name].error / 1e6 if dataset.name in counts else 0.0,
                 share=float(read.get(dataset.name, Fraction(0)) / lasting),
+                within=3 * held_to(definition, index),
                 passes=float(read.get(dataset.name, Fraction(0)) / (dataset.size * rate)),
                 chunks=chunks,
                 chunks_a_lane=chunks / spec.lanes.count,
             )
         )
     shown = _phase_plans(phases, parts, batch_tokens) if spec.data.phases is not None else ()
-    warnings = tuple(_warnings(spec, planned, shown, definition, parts))
-    return DataPlan(steps=spec.trainer.steps, datasets=tuple(planned), phases=shown, warnings=warnings)
+    mixing = mixing_of(definition)
+    warnings = (*_warnings(spec, planned, shown, definition, parts), *mixing.warnings)
+    return DataPlan(
+        steps=spec.trainer.steps, datasets=tuple(planned), phases=shown, mixing=mixing_text(mixing), warnings=warnings
+    )
 
 
 def shares_at(spec: RunSpec, columns: int) -> list[Mapping[str, float]]:

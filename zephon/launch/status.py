@@ -48,6 +48,7 @@ class RunStatus:
         warning: why a drain may lose steps, by what the newest save took.
         started, took_s: when the newest attempt was started, and how long it runs or ran.
         resize: the last ``resized`` event: sizes, stall, its parts, steps lost.
+        realized, targets: each dataset's part of the newest steps' tokens, and what it should be.
         stages: each stage's state in this attempt (waiting, running, done, skipped, failed, stopped, interrupted, not run),
             in order; empty where training is all.
     """
@@ -86,6 +87,8 @@ class RunStatus:
     started: float | None = None
     took_s: float | None = None
     resize: Resized | None = None
+    realized: dict[str, float] = dataclasses.field(default_factory=dict)
+    targets: dict[str, float] = dataclasses.field(default_factory=dict)
     stages: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -145,6 +148,8 @@ def status_of(rundir: RunDir, *, now: float | None = None, events: EventReader |
         event=happened[-1].kind.replace("_", " ") if happened else "",
         event_age_s=now - happened[-1].time if happened else None,
         digest=progress.digest,
+        realized=progress.realized,
+        targets=progress.targets,
         world_size=progress.world_size,
         nodes=len(state.members),
         target=state.target,

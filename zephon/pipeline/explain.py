@@ -12,6 +12,7 @@ from zephon.io.cache import CacheOptions, cached
 from zephon.ops.op import Op
 from zephon.ops.shuffle import Shuffle
 from zephon.pipeline.definition import Definition
+from zephon.pipeline.mixing import held_to, mixing_of, mixing_text
 from zephon.pipeline.options import Options
 from zephon.pipeline.validate import packing_drops
 
@@ -43,6 +44,8 @@ def _plan(definition: Definition) -> list[str]:
         if dataset.name in counts and counts[dataset.name].size:
             tokens, size, error = counts[dataset.name][:3]
             line += f" ({tokens / size:.3f} tokens a byte, standard error {error / 1e4:.1f} %)"
+            if weights is not None and definition.batch_tokens is not None:
+                line += f", within {3 * held_to(definition, index):.2%} of that over 1,000 global batches"
         lines.append(line)
     order = {key: described[key] for key in sorted(described) if key not in ("datasets", "order", "mixture", "phases")}
     lines.append("  " + ", ".join(f"{key}={value}" for key, value in order.items() if value is not None))
@@ -142,6 +145,12 @@ def _limits(definition: Definition) -> list[str]:
         if isinstance(op, Shuffle):
             reach = _shuffle_reach(definition, op.buffer_size, text, definition.packed_length)
             lines.append(f"    shuffle: {op.buffer_size} elements{reach}")
+    if interval:
+        lines.append(
+            f"  a restart reads up to one interval again: about {text:,} bytes of text a lane, however long the run is"
+        )
+    mixing = mixing_of(definition)
+    lines += [f"  mixing: {mixing_text(mixing)}", *(f"  {warning}" for warning in mixing.warnings)]
     return [*lines, f"  documents in quarantine: {options.quarantine_budget} a lane, then the run ends"]
 
 

@@ -13,7 +13,10 @@ import numpy as np
 
 from zephon.ops.shuffle import Shuffle
 from zephon.pipeline.definition import Definition
+from zephon.pipeline.interval import shares_at_start
+from zephon.types import IntArray
 from zephon.work.chunks import pieces_of
+from zephon.work.fair import share_error
 
 PLACE = 1 << 24  # bytes: what is further apart in a shard is no neighbour
 GOOD = 2.0  # times the uniform chance
@@ -37,13 +40,19 @@ class Mixing(NamedTuple):
         """How many times as often as in a uniform shuffle."""
         return self.chance / self.uniform
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence for each setting that hurts."""
+        worse = f"two rows of a global batch lie in one shard {self.times:.2g} times as often as in a uniform shuffle"
+        return tuple(f"{worse}; better: {hint}" for hint in self.hurts)
+
 
 def mixing_of(definition: Definition) -> Mixing:
     """Of a pipeline with a batch; reads no data, but measures tokens a byte where the mixture needs it."""
     source, world, settings = definition.source, definition.world, definition.source.describe()
-    weights = definition.weights
-    sizes = [dataset.size for dataset in source.datasets]
-    shares = [float(w) / float(sum(weights)) for w in weights] if weights else [size / sum(sizes) for size in sizes]
+    at_start = shares_at_start(source)
+    whole = sum(at_start.values())
+    shares = [float(at_start.get(name, 0) / whole) for name in definition.names]
     own = [_same_place(dataset.sizes) for dataset in source.datasets]
     uniform = sum(share * share * same for share, same in zip(shares, own, strict=True))
     buffer = max((op.buffer_size for op in definition.ops if isinstance(op, Shuffle)), default=0)
@@ -74,16 +83,31 @@ def mixing_of(definition: Definition) -> Mixing:
     return Mixing(chance, uniform, tuple(hurts))
 
 
+def held_to(definition: Definition, index: int) -> float:
+    """Standard deviation of a dataset's share of a thousand global batches, relative to it, as calibration knows it.
+
+    Args:
+        index: the dataset's number, of a mixture whose documents are packed.
+    """
+    name, shares, sampled = definition.names[index], shares_at_start(definition.source), definition.counts
+    batch_tokens = definition.batch_tokens
+    if name not in shares or name not in sampled or batch_tokens is None or not sampled[name].size:
+        return 0.0
+    of = sampled[name]
+    chunk = definition.chunk_lengths[index] * of.tokens / of.size
+    share = float(shares[name] / sum(shares.values()))
+    return share_error(share, definition.world.lanes, batch_tokens, chunk, of)
+
+
 def mixing_text(mixing: Mixing) -> str:
-    """One line, and one for each setting that hurts."""
-    line = (
+    """One line."""
+    return (
         f"two rows of a global batch lie in one shard with chance {mixing.chance:.2%}, {mixing.times:.2g} times that of a "
         f"uniform shuffle ({mixing.uniform:.2%})"
     )
-    return "; ".join([line, *(f"better with: {hint}" for hint in mixing.hurts)])
 
 
-def _same_place(sizes: np.ndarray) -> float:
+def _same_place(sizes: IntArray) -> float:
     """The chance that two uniform places of a dataset lie in one shard, and not further apart there than `PLACE`."""
     parts = np.asarray(sizes, np.float64)
     return float((parts * np.minimum(parts, PLACE)).sum() / parts.sum() ** 2)

@@ -34,6 +34,8 @@ class StepValues(TypedDict):
         skipped: why the weights did not change, or None.
         dropped: how many documents were dropped on the way to the step.
         shares: each dataset's part of the step's tokens.
+        realized: the same over the newest thousand steps of this process, or fewer.
+        targets: what it should be over these steps.
         dataset_loss, dataset_tokens: mean loss and number of each dataset's trained tokens; of no dataset without one, and
             empty where the step was skipped before its forward. Canonical reduction gives the same bits at every size.
         seconds: of the whole step, and by phase.
@@ -63,6 +65,8 @@ class StepValues(TypedDict):
     memory: dict[str, int]
     save_s: NotRequired[float]
     mfu: NotRequired[float]
+    realized: NotRequired[dict[str, float]]
+    targets: NotRequired[dict[str, float]]
     eval_loss: NotRequired[float]
     eval_tokens: NotRequired[int]
 

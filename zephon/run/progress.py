@@ -26,6 +26,7 @@ class Progress:
         pace_s: seconds per step, as the mean of the newest steps.
         save_s: seconds that the newest save took; None before the first.
         loss, tokens_per_s, lr, digest: of this step.
+        realized, targets: each dataset's part of the newest steps' tokens, and what it should be.
     """
 
     step: int
@@ -42,6 +43,8 @@ class Progress:
     tokens_per_s: float | None = None
     lr: float | None = None
     digest: str = ""
+    realized: dict[str, float] = dataclasses.field(default_factory=dict)
+    targets: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def left_s(self) -> float | None:

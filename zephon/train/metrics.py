@@ -64,6 +64,8 @@ class ProgressFile:
             tokens_per_s=values["tokens_per_s"],
             lr=values["lr"],
             digest=values["digest"],
+            realized=values.get("realized", {}),
+            targets=values.get("targets", {}),
         )
         if time.monotonic() - self._written >= self._interval:
             self._flush(self._latest)

@@ -21,6 +21,7 @@ from zephon.spec.experiment import RunSpec
 from zephon.train.evaluation import Result
 from zephon.train.metrics import sinks
 from zephon.train.session import Session, Update
+from zephon.train.shares import RealizedShares
 from zephon.train.step import GlobalStep
 from zephon.train.usage import memory
 from zephon.types import DropSummary, Json
@@ -40,6 +41,7 @@ class Records:
         ledger, metrics = (mirror.path for mirror in self._mirrors)
         self._ledger = Ledger(str(ledger))
         self._moved = MovedCursors()
+        self._shares = RealizedShares(run, spec)
         self._sinks = [MetricsFile(metrics, attempt), *sinks(run, spec, attempt, recorded=self._ledger.steps)]
 
     def write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
@@ -93,8 +95,12 @@ class Records:
         values = measured(session, step, update, digest=digest.hex(), generation=self._generation)
         if held_out is not None:
             values["eval_loss"], values["eval_tokens"] = held_out.loss, held_out.tokens
+        self._shares.add(step.step, step.by_dataset)
+        values["realized"], values["targets"] = self._shares.realized, self._shares.targets
         for sink in self._sinks:
             sink.write(step.step, values)
+        if drift := self._shares.drift():
+            session.job.log(drift)
         if session.saver.seconds != self._timed:
             self._timed, limit = session.saver.seconds, session.spec.elastic.drain_s
             if warning := drain_warning(save_s=self._timed, step_s=values["seconds"]["step"], drain_s=limit):

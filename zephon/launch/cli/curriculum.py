@@ -18,8 +18,9 @@ def data_table(plan: DataPlan) -> Table:
         table.add_column(title, justify="left" if title == "dataset" else "right")
     for row in plan.datasets:
         tokens = f"{row.tokens:,}" + (f" ±{row.error:.1%}" if row.error else "")
+        share = f"{row.share:.1%}" + (f" ±{row.within * row.share:.2%}" if row.within else "")
         passes, a_lane = f"{row.passes:.2f}", f"{row.chunks_a_lane:,.1f}"
-        table.add_row(row.name, f"{row.size:,}", tokens, f"{row.share:.1%}", passes, f"{row.chunks:,}", a_lane)
+        table.add_row(row.name, f"{row.size:,}", tokens, share, passes, f"{row.chunks:,}", a_lane)
     return table
 
 

@@ -208,6 +208,7 @@ def _print(planned: _Plan, console: Console) -> None:
         console.print(data_table(planned.data))
         for line in picture(planned.data, shares_at(spec, WIDTH)) if planned.data.phases else ():
             console.print(line, highlight=False)
+        console.print(f"shuffle: {planned.data.mixing}", highlight=False)
         for warning in planned.data.warnings:
             console.print(f"warning: {warning}", highlight=False)
     heading("estimate")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zephon.launch.cli.arguments import Arguments
-from zephon.launch.cli.wording import duration, resize_text, stages_text
+from zephon.launch.cli.wording import duration, resize_text, shares_text, stages_text
 from zephon.launch.status import LIVE, RunStatus, find_run, run_names, status_of
 from zephon.run.directory import RunDir
 
@@ -71,6 +71,7 @@ def status_table(run: RunStatus) -> Table:
         ("size", f"{run.nodes} of {run.target} nodes, world {run.world_size}"),
         ("attempt", f"{run.attempt}, generation {run.generation}{_since(run)}"),
         *([("stages", stages_text(run.stages))] if run.stages else []),
+        *([("shares", shares_text(run.realized, run.targets))] if len(run.targets) > 1 else []),
         ("counted", f"{run.failures} failures, {run.lost} lost nodes, {run.resizes} resizes"),
     ]
     shown = [cause for cause in (run.error, *run.also) if cause and cause not in message]

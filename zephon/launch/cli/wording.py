@@ -41,3 +41,9 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def shares_text(realized: Mapping[str, float], targets: Mapping[str, float]) -> str:
+    """Each dataset's part of the tokens of the newest steps, beside its target."""
+    names = [*targets, *(name for name in realized if name not in targets)]
+    return ", ".join(f"{name} {realized.get(name, 0.0):.2%} (target {targets.get(name, 0.0):.2%})" for name in names)
