@@ -218,6 +218,21 @@ class Sampled(NamedTuple):
 Counts = Mapping[str, Sampled]
 """Datasets by name."""
 
+
+class TokenColumns(NamedTuple):
+    """Which fields of a dataset's documents have one number a token: decided once for a stream, by its first document.
+
+    Args:
+        aligned: those fields, beside the token ids themselves.
+        others: fields of the documents that were looked at which are something else, also where one happens to be as long.
+        first: the address of that document.
+    """
+
+    aligned: tuple[str, ...]
+    others: frozenset[str]
+    first: str
+
+
 TOKEN_FIELDS = ("input_ids", "tokens", "token_ids", "ids")
 """Where stored token ids are looked for, in this order."""
 

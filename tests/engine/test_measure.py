@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,12 @@ def test_a_source_with_fewer_documents_than_lanes_is_told_with_how_many_would_fi
     assert "holds 5 documents for 8 lanes" in str(said(8, 2, 3))
     assert "at most 5 lanes" in str(said(8, 2, 3))
     assert said(5, 2, 3) is said(8, 3000) is None
+
+
+def test_large_documents_that_are_fewer_than_the_lanes_are_told_by_an_estimate() -> None:
+    """Each is longer than a sampled piece, so that the data has enough bytes, and chunks, for all lanes."""
+    large = StaticMixtureWorkSource([data("large", rows(20, text=700_000))])
+    found = re.search(r"holds about (\d+) documents for 40 lanes", str(few_documents(large, 40)))
+    assert found is not None
+    assert 10 <= int(found[1]) < 40
+    assert few_documents(large, 4) is None

@@ -177,6 +177,24 @@ def test_doctor_finds_what_is_wrong_with_an_experiment_and_says_what_to_do(capsy
     assert main(["doctor", "conf=bytes"]) == 0
 
 
+def test_plan_and_doctor_say_when_the_data_has_fewer_documents_than_lanes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["conf=bytes"]
+    for name in ("web", "docs", "code"):
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"text": "a few words of {name}"}}\n')
+        argv.append(f"data.datasets.{name}.path={tmp_path / name}.jsonl")
+    assert main(["plan", *argv]) == 0
+    told = "the data holds 3 documents for"
+    assert f"note: {told}" in " ".join(capsys.readouterr().out.split())
+    assert main(["plan", *argv, "--json"]) == 0
+    assert any(remark.startswith(told) for remark in json.loads(capsys.readouterr().out)["cluster"])
+    main(["doctor", *argv])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "lanes warning" in printed
+    assert "use at most 3 lanes" in printed
+
+
 def test_the_launchers_own_arguments_are_kept_apart_from_the_experiments() -> None:
     arguments = parse(["run", "conf=a", "allow=[model,optimizer.lr]", "fork=b", "detach=true", "x.y=1"])
     assert arguments.overrides == ("conf=a", "x.y=1")

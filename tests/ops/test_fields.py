@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
-from zephon.errors import DataError
+from zephon.errors import ConfigError, DataError
 from zephon.types import Json
 
 FORMATS = ("memory", "jsonl", "parquet")
@@ -113,6 +113,55 @@ def test_a_mask_in_some_documents_only_is_an_error_with_an_address(
     with pytest.raises(DataError, match="loss_mask") as caught:
         packed(pipeline(dataset, chunk_bytes=chunk_bytes), algorithm, 8)
     assert "dataset 'd', shard 'a" in "".join(caught.value.__notes__)
+
+
+def sized(documents: Sequence[Json], dp_degree: int, rank: int, algorithm: Any, *, chunk_bytes: int) -> Pipeline:
+    """A rank of a run with four lanes, a document a row."""
+    dataset = Dataset.from_dict("d", {"a": InMemoryShard(documents)})
+    made = pipeline(dataset, chunk_bytes=chunk_bytes, canonical_replicas=4, global_batch_size=4)
+    return made.options(dp_degree=dp_degree, dp_group_id=rank).pack_flat(2, algorithm=algorithm).batch(1)
+
+
+@pytest.mark.parametrize("algorithm", ["wrap", "best_fit"])
+@pytest.mark.parametrize("chunk_bytes", [32, 128])
+@pytest.mark.parametrize("name", ["loss_mask", "labels", "weights"])
+@pytest.mark.parametrize("first_has", [True, False])
+def test_the_first_document_decides_the_columns_of_a_stream_also_after_a_restart_at_any_step_and_size(
+    algorithm: Any, chunk_bytes: int, name: str, first_has: bool
+) -> None:
+    """All others are unlike it, so that each step after a restart is one without any sign of the stream's own columns."""
+    count = 64
+    kinds: tuple[Json, Json] = ({"url": "as many bytes so"}, {name: [0, 1]})
+    documents: list[Json] = [{"input_ids": [i, i], **kinds[first_has]} for i in range(count)]
+    unlike: list[Json] = [documents[0], *({"input_ids": [i, i], **kinds[not first_has]} for i in range(1, count))]
+    one = sized(documents, 1, 0, algorithm, chunk_bytes=chunk_bytes)
+    for step, batches in enumerate(one.steps()):
+        list(batches)
+        state = one.checkpoint()
+        if step in (0, 3, 11):
+            for dp_degree, rank in ((1, 0), (2, 1), (4, 2)):
+                resumed = sized(unlike, dp_degree, rank, algorithm, chunk_bytes=chunk_bytes).restore(state)
+                with pytest.raises(DataError, match=f"{name!r} with one number for each token") as caught:
+                    list(resumed)
+                assert "dataset 'd', shard 'a', row" in "".join(caught.value.__notes__)
+                assert "(dataset 'd', shard 'a', row 0)" in caught.value.what
+    one.close()
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("chunk_bytes", [1, 1 << 20])
+def test_a_list_that_is_as_long_as_a_document_by_chance_is_no_column(tmp_path: Path, fmt: str, chunk_bytes: int) -> None:
+    documents: list[Json] = [{"input_ids": [i] * 4, "tags": list(range(4 if i == 3 else i))} for i in range(2, 8)]
+    rows = packed(pipeline(stored(tmp_path, fmt, documents), chunk_bytes=chunk_bytes))
+    assert [sorted(row) for row in rows] == [["input_ids"]] * 6
+
+
+def test_datasets_with_different_columns_are_refused_at_the_start() -> None:
+    masked = Dataset.from_dict("m", {"a": InMemoryShard([{"input_ids": [1, 2], "loss_mask": [0, 1]}] * 4)})
+    bare = Dataset.from_dict("b", {"a": InMemoryShard([{"input_ids": [1, 2]}] * 4)})
+    made = Pipeline(StaticMixtureWorkSource([masked, bare])).options(runner="inline").pack_flat(2).batch(1)
+    with pytest.raises(ConfigError, match="dataset 'm', shard 'a', row 0 has a field 'loss_mask'"):
+        iter(made)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

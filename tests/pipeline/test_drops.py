@@ -53,6 +53,35 @@ def test_a_filter_of_the_users_own_is_said_too() -> None:
     assert "10 documents dropped in all (25.0% of those read)" in end
 
 
+@pytest.mark.parametrize("isolated", [False, True])
+def test_what_lies_after_the_last_full_step_is_told_once_at_the_end_of_a_loop(isolated: bool) -> None:
+    """E7: 30 rows in steps of eight leave six rows; a document after the last row is told as well."""
+    built = pipeline([4] * 60 + [9]).pack_flat(8, algorithm="wrap", drop_oversized=True).batch(8)
+    built.options(global_batch_size=8, max_workers=1, isolated=isolated)
+    told = said(built)
+    assert len(told) == 2
+    assert [text for text in told if text.startswith("after the last")] == [
+        "after the last full step: 6 sequences dropped, 48 tokens (20.0%); to keep them: use batch(drop_last=False), or a "
+        "smaller global batch"
+    ]
+    assert sum("longer than max_length" in text for text in told) == 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert list(built) == list(built) == []
+    (again,) = [str(warning.message) for warning in caught]
+    assert "used up: its data ended before step 3" in again
+
+
+def test_a_state_from_the_end_says_that_the_data_is_used_up() -> None:
+    def build() -> Pipeline:
+        return pipeline([8] * 9).pack_flat(8).batch(2).options(global_batch_size=2)
+
+    state = build()
+    list(state)
+    with pytest.warns(UserWarning, match="used up: its data ended before step 4"):
+        assert list(build().restore(state.checkpoint())) == []
+
+
 def test_nothing_is_said_where_nothing_is_dropped_or_where_it_was_asked_for() -> None:
     assert said(pipeline([4, 9] * 8).pack_flat(8).batch(1)) == []
     assert said(pipeline([8] * 8).pack_flat(8).batch(1).skip(documents=[("d", "s", 1)], steps=range(2, 3))) == []

@@ -22,6 +22,7 @@ from zephon.engine.runners.processes import unreadable_result
 from zephon.engine.runners.transport import Channel, Closed, Unreadable
 from zephon.engine.running import Engine, Running
 from zephon.errors import WorkerDied
+from zephon.types import DropSummary
 
 _REPORT_SECONDS = 0.25
 _SLOTS = 2  # one group on its way and one being made
@@ -38,12 +39,13 @@ class _Spent(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """What the child sends: batches, how the stream ended after them if it did, and now and then its meters."""
+    """What the child sends: batches, how the stream ended after them if it did, what it left, and now and then its meters."""
 
     batches: list[SampleBatch]
     ended: bool
     error: Exception | None
     spent: _Spent | None
+    left: tuple[DropSummary, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +74,7 @@ class _Serve:
                     reported = time.perf_counter()
                     workers, backpressure = meters.waiting["workers"], meters.waiting["backpressure"]
                     spent = _Spent(meters.documents, meters.bytes, meters.working, workers, backpressure)
-                channel.send(_Group(batches, ended, error, spent), slot)
+                channel.send(_Group(batches, ended, error, spent, running.left), slot)
                 if ended:
                     running.close()
                     while True:  # until the parent has read it and hangs up
@@ -102,6 +104,7 @@ class Isolated(Iterator[SampleBatch]):
         self._meters = meters
         self._ready: collections.deque[SampleBatch] = collections.deque()
         self._end: BaseException | None = None
+        self.left: tuple[DropSummary, ...] = ()
         most = max(1, engine.settings.prefetch_batches // _SLOTS)
         self._child = Child(pack(_Serve(engine, meters.names, most), "isolated=True"), _SLOTS)
         self._finalizer = weakref.finalize(self, _end, self._child, os.getpid())
@@ -145,6 +148,7 @@ class Isolated(Iterator[SampleBatch]):
             self._meters.waiting.update(workers=spent.workers, backpressure=spent.backpressure)
         self._ready.extend(group.batches)
         if group.ended:
+            self.left = group.left
             self._end = group.error or StopIteration()
 
     def _died(self) -> None:

@@ -32,6 +32,9 @@ from zephon.ops.block import Block, concatenate, of_documents
 from zephon.ops.quarantine import QuarantinedIds
 from zephon.types import Columns, Dropped
 
+AFTER_LAST_STEP = "after the last full step (sequences)"
+"""Why sequences are dropped at the end of a stream."""
+
 _NONE = np.empty(0, np.int64)
 
 
@@ -124,7 +127,7 @@ class Lane:
         dropped = self.take_dropped() + self._dropped
         if sequences:
             nowhere = np.full(sequences, -1)
-            dropped.append(Dropped("after the last full step (sequences)", nowhere, nowhere, nowhere, tokens))
+            dropped.append(Dropped(AFTER_LAST_STEP, nowhere, nowhere, nowhere, tokens))
         return dropped
 
     def skip_steps(self, step: int, per_step: int) -> bool:

@@ -27,6 +27,7 @@ from zephon.types import Chunk, Ragged, Sampled, Stage
 from zephon.work import WorkSource
 
 FIRST, MOST = 8, 64  # pieces of a dataset
+LARGE = 1 << 20  # bytes for a lane: where there are as many, nobody asks whether each has a document
 SMALL = 10_000  # a standard error that is small enough, in millionths
 
 
@@ -105,17 +106,22 @@ def _error(pieces: Sequence[_Piece], tokens: int, size: int) -> int:
 def few_documents(source: WorkSource, lanes: int) -> str | None:
     """What is wrong with a source that holds fewer documents than there are lanes; None where it has enough.
 
-    Looks only at sources so small that each dataset is one piece.
+    Counts small data, and estimates from a sample where it has less than `LARGE` bytes for each lane; other data is not read.
     """
-    documents = 0
+    if sum(dataset.size for dataset in source.datasets) >= lanes * LARGE:
+        return None
+    documents, about = 0, ""
     for index, dataset in enumerate(source.datasets):
-        pieces = source.sample(index, 2)
-        if documents >= lanes or len(pieces) > 1:
+        pieces, sizes = source.sample(index, FIRST), list[int]()
+        count = sum(len(read(dataset, piece, [], sizes)) for piece in pieces)
+        if len(pieces) == FIRST and sum(sizes) < dataset.size:
+            count, about = count * dataset.size // max(1, sum(sizes)), "about "
+        documents += count
+        if documents >= lanes:
             return None
-        documents += len(read(dataset, pieces[0], []))
-    if documents >= lanes or not documents:  # a lane that finds none at all is an error of its own
+    if not documents:  # a lane that finds none at all is an error of its own
         return None
     return (
-        f"the data holds {documents} documents for {lanes} lanes: some lanes have none or, where it repeats, several read the "
-        f"same ones at once; use at most {documents} lanes, or more data"
+        f"the data holds {about}{documents} documents for {lanes} lanes: some lanes have none or, where it repeats, several "
+        f"read the same ones at once; use at most {documents} lanes, or more data"
     )

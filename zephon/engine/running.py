@@ -16,7 +16,9 @@ from zephon.engine.lane import Lane
 from zephon.engine.meters import Meters
 from zephon.engine.program import Program
 from zephon.engine.readahead import ReadAhead
+from zephon.engine.remainder import left_in
 from zephon.engine.runners.make import ChunkRunner, make_runner
+from zephon.types import DropSummary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,7 @@ class Settings:
     """Performance settings of an engine; see `zephon.pipeline.options.Options`. ``chunk_bytes`` is the source's.
 
     ``ahead`` is how many chunks a lane may be ahead, where a user says so. ``looks_at_others`` is whether this rank reads the
-    lanes of the others too, to end with them.
+    lanes of the others too, to end with them; ``counts_left`` whether what lies after the last full step is counted.
     """
 
     runner: str
@@ -34,6 +36,7 @@ class Settings:
     chunk_bytes: int
     ahead: int | None = None
     looks_at_others: bool = False
+    counts_left: bool = True
 
     def window(self, program: Program, workers: int, lanes: int) -> int:
         """Chunks ahead of each lane: enough to keep all workers busy, few enough to stay within ``prefetch_bytes``."""
@@ -64,6 +67,9 @@ class Running(Iterator[SampleBatch]):
     def __init__(self, engine: Engine, meters: Meters) -> None:
         self._owner = os.getpid()
         self._meters = meters
+        self._delivery, self._counts_left = engine.delivery, engine.settings.counts_left
+        self.left: tuple[DropSummary, ...] = ()
+        """What the stream drops after its last step, once it has ended."""
         settings, state = engine.settings, engine.state
         runner = self._runner = make_runner(settings.runner, settings.workers, engine.program)
         try:
@@ -92,6 +98,12 @@ class Running(Iterator[SampleBatch]):
         begun = time.perf_counter()
         try:
             batch = next(self._batches)
+        except StopIteration:
+            if self._counts_left:
+                self._counts_left = False
+                self.left = left_in(self.lanes, self._delivery)
+            self.close()
+            raise
         except Exception:
             self.close()
             raise

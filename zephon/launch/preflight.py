@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from zephon.engine.measure import few_documents
 from zephon.errors import ConfigError, ZephonError
 from zephon.io.named import refuse_overlap
 from zephon.launch.backends.local.gpus import devices
@@ -145,6 +146,15 @@ def read_first(spec: RunSpec, loaded: list[Tokenizer], at: str, name: str, datas
             remedy="check that the files were written to the end, or remove the dataset",
         )
     return f"{shown}; the first batch was read"
+
+
+def check_lanes(spec: RunSpec) -> str | None:
+    """What is wrong where the data has fewer documents than there are lanes; None where each lane has some.
+
+    Raises:
+        ZephonError: data that cannot be read.
+    """
+    return few_documents(StaticMixtureWorkSource(datasets_of(spec)), spec.lanes.count)
 
 
 def check_space(spec: RunSpec, rundir: RunDir, ids: int | None) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from typing import TypeGuard
 
 import numpy as np
 
 from zephon.errors import DataError, ErrorAddress, address_error
 from zephon.io.field import column_of
-from zephon.types import ALIGNED_FIELDS, TOKEN_FIELDS, Array, Column, Columns, Json, Ragged
+from zephon.types import ALIGNED_FIELDS, TOKEN_FIELDS, Array, Column, Columns, Json, Ragged, TokenColumns
 
 
 def put(record: Json, field: str, value: object) -> None:
@@ -31,6 +31,74 @@ def bad_document(columns: Columns, index: int, what: str, remedy: str) -> DataEr
 def mark(error: BaseException, columns: Columns, index: int) -> None:
     """Lets an exception carry a document's address, for the caller that knows the names."""
     address_error(error, ErrorAddress(int(columns.shard[index]), int(columns.row[index]), columns.source(index)))
+
+
+def extract_by_rule(rules: Sequence[TokenColumns | None], columns: Columns) -> Columns:
+    """As `extract_token_columns`, where each dataset has one rule for the whole stream; a stage.
+
+    Args:
+        rules: by dataset; None where its documents tell nothing.
+
+    Raises:
+        DataError: also where a document has other columns than the stream; names the document.
+    """
+    rule = rules[columns.dataset]
+    if rule is not None:
+        for name in ALIGNED_FIELDS:
+            if name not in rule.aligned:
+                _refuse_column(columns, name, rule)
+    columns = extract_token_columns(columns)
+    ids = columns.fields.get("input_ids")
+    if rule is None or not isinstance(ids, Ragged) or len(columns) == 0:
+        return columns
+    fields = dict(columns.fields)
+    for name in rule.aligned:
+        if not _is_aligned(fields.get(name), ids):
+            fields[name] = _column_of_rule(columns, name, ids, rule)
+    for name, column in columns.fields.items():
+        if name == "input_ids" or name in rule.aligned or not _is_aligned(column, ids) or len(ids.values) == 0:
+            continue
+        if name not in rule.others:
+            raise _other_columns(columns, 0, name, rule, has=True)
+        fields[name] = [column[i] for i in range(len(columns))]  # as long as the document by chance
+    return with_fields(columns, columns.records, fields)
+
+
+def _is_aligned(column: Column | None, ids: Ragged) -> TypeGuard[Ragged]:
+    return isinstance(column, Ragged) and (column.offsets is ids.offsets or np.array_equal(column.offsets, ids.offsets))
+
+
+def _refuse_column(columns: Columns, name: str, rule: TokenColumns) -> None:
+    """Raises DataError for the first document with numbers in this field."""
+    if name in columns.fields or any(name in record for record in columns.records or ()):
+        for i, value in enumerate(column_of(columns, name)[0]):
+            if _is_numbers(value):
+                raise _other_columns(columns, i, name, rule, has=True)
+
+
+def _column_of_rule(columns: Columns, name: str, ids: Ragged, rule: TokenColumns) -> Ragged:
+    """A column that the stream has and `extract_token_columns` has not found: of documents without a token, or an error."""
+    values, present = column_of(columns, name)
+    for i, value in enumerate(values):
+        if value is None or (present is not None and not present[i]):
+            raise _other_columns(columns, i, name, rule, has=False)
+    rows = _rows_of(columns, name, ids=False)
+    for i, row in enumerate(rows):
+        if len(row) != len(ids[i]):
+            what = f"field {name!r} holds {len(row)} numbers beside {len(ids[i])} token ids"
+            raise bad_document(columns, i, what, "store one number for each token in every document")
+    return Ragged.of(rows, np.uint8)  # no document here has a token
+
+
+def _other_columns(columns: Columns, i: int, name: str, rule: TokenColumns, *, has: bool) -> DataError:
+    verbs = ("has", "has none") if has else ("has no", "has one")
+    return bad_document(
+        columns,
+        i,
+        f"a document {verbs[0]} field {name!r} with one number for each token, and the first one of its dataset ({rule.first}) "
+        f"{verbs[1]}",
+        "give all documents of a stream the same fields, with a map_transform or in the files",
+    )
 
 
 def extract_token_columns(columns: Columns) -> Columns:

@@ -23,11 +23,12 @@ from zephon.engine.delivery import Delivery
 from zephon.engine.measure import measure
 from zephon.engine.program import Program
 from zephon.engine.running import Engine, Settings
+from zephon.engine.token_columns import refuse_different, token_columns_of
 from zephon.errors import ConfigError, nearest
 from zephon.io.cache import CacheOptions, cached
 from zephon.ops.balance import EnsureMixture
 from zephon.ops.chat import TokenizeChat
-from zephon.ops.fields import extract_token_columns
+from zephon.ops.fields import extract_by_rule, extract_token_columns
 from zephon.ops.op import AccumulatorOp, Op, StageOp
 from zephon.ops.pack import Pack, PackFlat
 from zephon.ops.post_packing import PostPackingStage
@@ -38,7 +39,7 @@ from zephon.pipeline.interval import FLUSH_EVERY, bytes_of_rows, chunks_an_inter
 from zephon.pipeline.options import Options
 from zephon.pipeline.order import check_order
 from zephon.pipeline.ranks import Division, divide, lanes_must_be_named
-from zephon.types import Address, Counts, Json, Sampled
+from zephon.types import Address, Counts, Json, Sampled, Stage, TokenColumns
 from zephon.work import Plan, WorkSource
 from zephon.world import World
 
@@ -328,7 +329,10 @@ class Definition:
         """What every lane runs, the same on every rank."""
         stages, accumulators = self.graph
         plan = self.plan
-        extraction = [extract_token_columns] if any(isinstance(op, (Pack, EnsureMixture)) for op in accumulators) else []
+        extraction: list[Stage] = []
+        if any(isinstance(op, (Pack, EnsureMixture)) for op in accumulators):
+            rules = self.token_columns
+            extraction = [functools.partial(extract_by_rule, rules) if rules else extract_token_columns]
         cache = CacheOptions.of(self.options.io_options)
         return Program(
             [cached(dataset, cache) for dataset in self.source.datasets],
@@ -340,6 +344,23 @@ class Definition:
             plan.mixture_at,
             [*(op.name for op in stages), *("columns" for _ in extraction)],
         )
+
+    @functools.cached_property
+    def token_columns(self) -> tuple[TokenColumns | None, ...]:
+        """By dataset, which stored fields have one number a token; nothing where a tokenizer makes all of them.
+
+        Raises:
+            ConfigError: datasets that are packed into the same rows have different ones.
+        """
+        ops = self.graph.stages
+        if ops and isinstance(ops[-1], (Tokenize, TokenizeChat)) and not ops[-1].preserve_upstream_payload:
+            return ()
+        stages = [op.stage() for op in ops]
+        rules = tuple(token_columns_of(self.source, index, stages) for index in range(len(self.names)))
+        pack = next((op for op in self.ops if isinstance(op, Pack)), None)
+        if pack is not None and pack.homogeneity == "none":
+            refuse_different([rule for rule in rules if rule is not None])
+        return rules
 
     def delivery(self) -> Delivery:
         """What this rank takes out of its lanes, and how."""
@@ -381,6 +402,7 @@ class Definition:
             ahead=self.prefetch_chunks,
             chunk_bytes=self.mean_chunk_bytes,
             looks_at_others=self.looks_at_others,
+            counts_left=options.last_step != "own",  # else the loop ends where it wants, and counts from there
         )
 
     def engine(self, state: RankState) -> Engine:

@@ -18,7 +18,9 @@ _WHAT_TO_SET = {
     "None": "return the document instead of None, or drop_none=False to make it an error",
     "more than its share": "give max_buffer_size, so that they wait instead",
     "no supervised token": "check the roles of the messages, loss_scope and max_length",
+    "(sequences)": "use batch(drop_last=False), or a smaller global batch",
 }
+_SEQUENCES = " (sequences)"  # which are no documents of their own
 _ASKED = "skip:"  # by a call of its own for these very documents
 
 
@@ -40,8 +42,13 @@ class Drops:
         for reason in {summary.reason for summary in dropped} - self._warned.keys():
             self._warn(self._sums[reason], "so far")
 
-    def end(self) -> None:
-        """The data has ended: what more was dropped since it was warned of."""
+    def end(self, left: tuple[DropSummary, ...] = ()) -> None:
+        """The data has ended: what more was dropped since it was warned of, and what no step was left for.
+
+        Args:
+            left: what is dropped after the last step.
+        """
+        self._sums = {summary.reason: summary for summary in sum_by_reason([*self._sums.values(), *left])}
         for reason, summary in self._sums.items():
             if summary.count > self._warned.get(reason, 0):
                 self._warn(summary, "in all")
@@ -52,8 +59,11 @@ class Drops:
         self._warned[summary.reason] = summary.count
         # Stages drop before documents are counted, accumulators after it; only the latter know tokens.
         read = sum(self._meters.documents.values()) + sum(s.count for s in self._sums.values() if not s.tokens)
-        text = f"{summary.reason}: {summary.count:,} documents dropped {when}"
-        text += f" ({summary.count / read:.1%} of those read)" if read >= summary.count else ""
+        if summary.reason.endswith(_SEQUENCES):
+            text = f"{summary.reason.removesuffix(_SEQUENCES)}: {summary.count:,} sequences dropped"
+        else:
+            text = f"{summary.reason}: {summary.count:,} documents dropped {when}"
+            text += f" ({summary.count / read:.1%} of those read)" if read >= summary.count else ""
         if summary.tokens:
             tokens = summary.tokens + sum(self._meters.tokens.values())
             text += f", {summary.tokens:,} tokens ({summary.tokens / tokens:.1%})"

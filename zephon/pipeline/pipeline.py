@@ -8,7 +8,9 @@ state = pipeline.checkpoint()              # after the last batch received, what
 
 from __future__ import annotations
 
+import contextlib
 import html
+import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 from zephon.batch import SampleBatch, TrainingOptions
 from zephon.cursor import RankState, SavedState, merge_states, with_skip
 from zephon.engine.isolated import Isolated
+from zephon.engine.lane import AFTER_LAST_STEP
 from zephon.engine.meters import Meters, Snapshot
 from zephon.engine.remainder import dropped_at_end
 from zephon.engine.running import Engine, Running
@@ -31,7 +34,7 @@ from zephon.pipeline.ranks import confirm
 from zephon.pipeline.state import flat, initial, nested, reassigned, restored, saved
 from zephon.pipeline.validate import Validation, before_running, validate, warn_of_few_documents, warn_of_unequal_ends
 from zephon.spec.fields import named_options
-from zephon.types import Counts, DropSummary, Json
+from zephon.types import Counts, DropSummary, Json, sum_by_reason
 from zephon.work import WorkSource
 from zephon.world import World
 
@@ -116,14 +119,6 @@ class Pipeline(DocumentOps, LaneOps):
         A stream that has ended gives nothing more, and says so once.
         """
         self.close()
-        if self._used_up is not None and self._used_up is self._state and not self._said_used_up:
-            self._said_used_up = True
-            warnings.warn(
-                f"this pipeline is used up: its data ended before step {self._state.step}, and nothing more comes. For another "
-                "pass build it again, or give its source stop_after_passes= or exhausted_policy='repeat'; what is in no batch "
-                "is named by dropped_at_end()",
-                stacklevel=2,
-            )
         confirm(self._definition.division, self._definition.options)
         if self._current().step == 0:
             before_running(self._definition, self._definition.options.auto_validation)
@@ -170,7 +165,7 @@ class Pipeline(DocumentOps, LaneOps):
             ConfigError: the stream never ends.
         """
         self.close()
-        return dropped_at_end(self._engine())
+        return dropped_at_end(self._definition.program(), self._definition.delivery(), self._current())
 
     # ---- state
 
@@ -285,9 +280,15 @@ class Pipeline(DocumentOps, LaneOps):
         if batch.dropped:
             self._drops.note(batch.dropped)
 
-    def _ended(self) -> None:
-        self._used_up = state = self._current()
-        if state.step == state.microbatch == 0 and self._definition.options.last_step != "own":  # else the loop tells its own
+    def _ended(self, delivered: int, left: tuple[DropSummary, ...]) -> None:
+        """The data has ended, after an iterator has delivered so many batches."""
+        state, loop_tells = self._current(), self._definition.options.last_step == "own"
+        again, self._used_up = self._used_up is state, state
+        if delivered:
+            self._drops.end(left)
+        elif state.step == state.microbatch == 0 and not again:
+            if loop_tells:
+                return
             world = self._definition.world
             warnings.warn(
                 f"the data ends before the first step: it is not enough for {world.global_batch_size} sequences, "
@@ -295,7 +296,15 @@ class Pipeline(DocumentOps, LaneOps):
                 "exhausted_policy='repeat'",
                 stacklevel=3,
             )
-        self._drops.end()
+            self._drops.end(left)
+        elif (again or not loop_tells) and not self._said_used_up:
+            self._said_used_up = True
+            warnings.warn(
+                f"this pipeline is used up: its data ended before step {state.step}, and nothing more comes. For another "
+                "pass build it again, or give its source stop_after_passes= or exhausted_policy='repeat'; what is in no batch "
+                "is named by dropped_at_end()",
+                stacklevel=3,
+            )
 
     def _go_on(self, start: tuple[Definition, RankState]) -> Self:
         self.close()
@@ -315,7 +324,7 @@ class _Iterator(Iterator[SampleBatch]):
         engine: Engine,
         meters: Meters,
         received: Callable[[SampleBatch], None],
-        ended: Callable[[], None],
+        ended: Callable[[int, tuple[DropSummary, ...]], None],
         agreed_end: AgreedEnd | None,
         *,
         isolated: bool,
@@ -323,6 +332,7 @@ class _Iterator(Iterator[SampleBatch]):
         meters.began = time.perf_counter()
         self._received, self._ended, self._agreed_end = received, ended, agreed_end
         self._closed = False
+        self._delivered = 0
         self._steps = engine.state.step  # begun on every rank
         self.running = Isolated(engine, meters) if isolated else Running(engine, meters)
 
@@ -333,16 +343,28 @@ class _Iterator(Iterator[SampleBatch]):
             if not self._closed:
                 if self._agreed_end is not None:
                     self._agreed_end.ended(self._steps)
-                self._ended()
+                self._ended(self._delivered, self.running.left)
             raise
         if self._agreed_end is not None and batch.step >= self._steps:
             if not self._agreed_end.has(batch.step):
+                left = self._run_out(batch)
                 self.close()
-                self._ended()
+                self._ended(self._delivered, left)
                 raise StopIteration
             self._steps = batch.step + 1
+        self._delivered += 1
         self._received(batch)
         return batch
+
+    def _run_out(self, first: SampleBatch) -> tuple[DropSummary, ...]:
+        """What this rank drops since others have no more steps: from a batch on, to the end of its own lanes."""
+        sequences = tokens = 0
+        dropped: list[DropSummary] = []
+        with contextlib.suppress(Exception):  # nothing of it is delivered
+            for batch in itertools.chain([first], self.running):
+                sequences, tokens = sequences + batch.real_rows, tokens + sum(batch.tokens.values())
+                dropped += batch.dropped
+        return sum_by_reason([DropSummary(AFTER_LAST_STEP, sequences, (), tokens), *dropped, *self.running.left])
 
     def close(self) -> None:
         self._closed = True

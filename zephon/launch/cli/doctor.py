@@ -200,6 +200,20 @@ def _back_ends(spec: RunSpec) -> Iterator[Finding]:
         yield Finding("tokenizer", "warning", differs, "set tokenizer.backend=tokenizers")
 
 
+def _lanes(spec: RunSpec) -> Iterator[Finding]:
+    if not backend(spec.scheduler.name).here:
+        return
+    try:
+        few = preflight.check_lanes(spec)
+    except ZephonError:  # which is said of the dataset already
+        return
+    if few:
+        what, _, remedy = few.partition("; ")
+        yield Finding("lanes", "warning", what, remedy)
+    else:
+        yield Finding("lanes", "ok", f"{spec.lanes.count}, each with documents to read")
+
+
 def _run_directory(spec: RunSpec) -> Iterator[Finding]:
     rundir = launcher.rundir_of(spec)
     yield from _writable(rundir if rundir.local else RunDir(spec.runs))
@@ -254,6 +268,7 @@ _MACHINE: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
 )
 _EXPERIMENT: tuple[tuple[str, Callable[[RunSpec], Iterator[Finding]]], ...] = (
     ("tokenizer", _back_ends),
+    ("lanes", _lanes),
     ("run directory", _run_directory),
     ("scheduler", _scheduler),
 )

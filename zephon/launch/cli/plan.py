@@ -141,6 +141,7 @@ def plan(arguments: Arguments, console: Console) -> int:
         data=data_plan(spec, rundir) if seen.files is not None else None,
     )
     remarks, refusal = _examined(spec, rundir, attempt)
+    remarks += _of_data(spec)
     if arguments.json:
         print(json.dumps({**_as_json(planned), "cluster": remarks}))
     else:
@@ -163,6 +164,19 @@ def _examined(spec: RunSpec, rundir: RunDir, attempt: int) -> tuple[list[str], Z
         return [f"the cluster was not asked: {error.what}"], None
     except ZephonError as error:
         return [], error
+
+
+def _of_data(spec: RunSpec) -> list[str]:
+    """That lanes would have nothing to read, where this machine sees the data."""
+    if not backend(spec.scheduler.name).here:
+        return []
+    from zephon.launch import preflight  # the loader
+
+    try:
+        few = preflight.check_lanes(spec)
+    except ZephonError as error:  # a start says so
+        return [f"the data was not looked at: {error.what}"]
+    return [few] if few else []
 
 
 def _runs_stage(spec: RunSpec, rundir: RunDir, files: Mapping[str, Json] | None) -> dict[str, bool]:
