@@ -56,7 +56,6 @@ def test_the_end_is_the_same_with_workers_and_in_an_isolated_engine(runner: dict
     assert [steps(rank_of(rank, 2, **runner)) for rank in range(2)] == [alone] * 2
 
 
-@pytest.mark.filterwarnings("ignore:this pipeline is used up")
 def test_a_rank_that_goes_on_from_its_own_state_ends_at_the_same_step() -> None:
     alone = steps(rank_of(0, 1, documents=40))
     for stop in range(0, len(alone), 4):

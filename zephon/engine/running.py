@@ -18,6 +18,9 @@ from zephon.engine.program import Program
 from zephon.engine.readahead import ReadAhead
 from zephon.engine.remainder import left_in
 from zephon.engine.runners.make import ChunkRunner, make_runner
+from zephon.engine.runners.threads import Abandoned
+from zephon.errors import StoreFailed
+from zephon.io.watch import Watch
 from zephon.types import DropSummary
 
 
@@ -70,6 +73,8 @@ class Running(Iterator[SampleBatch]):
         self._delivery, self._counts_left = engine.delivery, engine.settings.counts_left
         self.left: tuple[DropSummary, ...] = ()
         """What the stream drops after its last step, once it has ended."""
+        self._closed = False
+        self._stuck: StoreFailed | None = None
         settings, state = engine.settings, engine.state
         runner = self._runner = make_runner(settings.runner, settings.workers, engine.program)
         try:
@@ -93,14 +98,16 @@ class Running(Iterator[SampleBatch]):
             self._batches: Iterator[SampleBatch] = self._ahead
         else:
             self._batches = engine.delivery.batches(lanes, state, others)
+        self._watch = Watch(self._give_up)
 
     def __next__(self) -> SampleBatch:
         begun = time.perf_counter()
         try:
             batch = next(self._batches)
-        except StopIteration:
-            if self._counts_left:
-                self._counts_left = False
+        except (StopIteration, Abandoned) as end:
+            if self._stuck is not None:
+                raise self._stuck from None
+            if self._counts_left and not self._closed and isinstance(end, StopIteration):
                 self.left = left_in(self.lanes, self._delivery)
             self.close()
             raise
@@ -118,6 +125,11 @@ class Running(Iterator[SampleBatch]):
         """Batches that can be taken now without waiting."""
         return 0 if self._ahead is None else len(self._ahead)
 
+    def _give_up(self, error: StoreFailed) -> None:
+        """A read does not return: the loop gets the error, and the thread that waits for the bytes is left to itself."""
+        self._stuck = error
+        self._abandon()
+
     def _abandon(self) -> None:
         self._runner.abandon()
         if self._ahead is not None:
@@ -126,6 +138,8 @@ class Running(Iterator[SampleBatch]):
     def close(self) -> None:
         if os.getpid() != self._owner:
             return  # a fork's copy: the threads and processes stayed with the parent
+        self._closed = True
+        self._watch.close()
         if self._ahead is not None:
             self._ahead.close()
         self._runner.close()

@@ -23,6 +23,7 @@ from zephon.io.saved import beside_saved
 from zephon.io.selection import Selection, select
 from zephon.io.storage import LOCAL
 from zephon.io.suffixes import detect, is_compressed, is_json, may_be_empty, refuse_skipped
+from zephon.io.watch import Watch, noted
 from zephon.types import Address, ByteAddress, Columns, IntArray, Json
 
 HEAD_BYTES = 1 << 16  # that `Dataset.head` reads first
@@ -80,7 +81,8 @@ class Dataset:
         if path.startswith("stdlib://"):
             return _built_in(name, path)
         try:
-            fs, root, names, sizes, skipped, files = list_files(path)
+            with Watch(), noted(f"the listing of {path}"):
+                fs, root, names, sizes, skipped, files = list_files(path)
         except NotFound as error:
             raise NotFound(f"dataset {name!r}: {error.what}", follows=error.follows, remedy=error.remedy) from error
         if beside := beside_saved(fs, root, names, path):

@@ -9,6 +9,7 @@ from zephon.io.cache import CachedFiles
 from zephon.io.dataset import Dataset
 from zephon.io.decoded import forget_decoded
 from zephon.io.formats.base import Documents
+from zephon.io.watch import noted
 from zephon.seeds import permutation
 from zephon.types import Chunk, Column, Columns, Json, Ragged
 
@@ -89,7 +90,8 @@ def _fetched_again(dataset: Dataset, shard: int, error: DataError | None = None)
 
 def _decoded(dataset: Dataset, shard: int, start: int, stop: int) -> Documents:
     try:
-        return dataset.format.read(dataset.shard(shard), start, stop)
+        with noted(dataset.path(shard), start):
+            return dataset.format.read(dataset.shard(shard), start, stop)
     except ZephonError:
         raise
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:

@@ -24,6 +24,7 @@ from zephon.engine.meters import Meters, Snapshot
 from zephon.engine.remainder import dropped_at_end
 from zephon.engine.running import Engine, Running
 from zephon.errors import StateError
+from zephon.io.watch import Watch
 from zephon.pipeline.agreed_end import AgreedEnd, agreed_end_of
 from zephon.pipeline.definition import Definition
 from zephon.pipeline.document_ops import DocumentOps
@@ -92,9 +93,10 @@ class Pipeline(DocumentOps, LaneOps):
         Args:
             counts: what the run has measured before; a dataset that it does not name is measured now.
         """
-        if counts is not None:
-            self._definition = self._definition.calibrated(counts)
-        self._definition = self._definition.calibrated(self._definition.counts)
+        with Watch():
+            if counts is not None:
+                self._definition = self._definition.calibrated(counts)
+            self._definition = self._definition.calibrated(self._definition.counts)
         return self._definition.counts
 
     @named_options
@@ -120,16 +122,22 @@ class Pipeline(DocumentOps, LaneOps):
         """
         self.close()
         confirm(self._definition.division, self._definition.options)
+        with Watch():
+            agreed_end, engine = self._before_running()
+        self._iterator = _Iterator(
+            engine, self._meters, self._received, self._ended, agreed_end, isolated=self._definition.options.isolated
+        )
+        return self._iterator
+
+    def _before_running(self) -> tuple[AgreedEnd | None, Engine]:
+        """Looks at the data as far as that is needed."""
         if self._current().step == 0:
             before_running(self._definition, self._definition.options.auto_validation)
             warn_of_few_documents(self._definition)
         agreed_end = agreed_end_of(self._definition, self._current())
         if agreed_end is None and self._current().step == 0:
             warn_of_unequal_ends(self._definition)
-        self._iterator = _Iterator(
-            self._engine(), self._meters, self._received, self._ended, agreed_end, isolated=self._definition.options.isolated
-        )
-        return self._iterator
+        return agreed_end, self._engine()
 
     def steps(self) -> Iterator[Iterator[SampleBatch]]:
         """The same by optimizer step: yields an iterator over this rank's microbatches of each step."""

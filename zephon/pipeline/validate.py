@@ -128,7 +128,7 @@ def warn_of_few_documents(definition: Definition) -> None:
     """Warns where lanes have nothing to read, or the same; not where an incomplete step is delivered, as of held-out text."""
     lanes = definition.world.lanes
     if definition.required_batching.drop_last and lanes > 1 and (few := few_documents(definition.source, lanes)):
-        warnings.warn(few, stacklevel=4)
+        warnings.warn(few, stacklevel=5)
 
 
 def warn_of_unequal_ends(definition: Definition) -> None:

@@ -18,6 +18,7 @@ from zephon.engine.runners.base import Pending
 from zephon.engine.runners.child import Child, Death, pack, portable
 from zephon.engine.runners.transport import Channel, Closed, Unreadable
 from zephon.errors import DataError, WorkerDied
+from zephon.io.watch import Watch
 
 Results = list[ChunkResult | Exception]
 _DEPTH = 2
@@ -31,6 +32,10 @@ class _Serve:
     program: Program
 
     def __call__(self, channel: Channel) -> None:
+        with Watch():  # the reads are here
+            self._serve(channel)
+
+    def _serve(self, channel: Channel) -> None:
         while True:
             group, slot = channel.receive()[0]
             results: Results | Exception
