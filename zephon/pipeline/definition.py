@@ -23,7 +23,6 @@ from zephon.engine.delivery import Delivery
 from zephon.engine.measure import measure
 from zephon.engine.program import Program
 from zephon.engine.running import Engine, Settings
-from zephon.engine.token_columns import refuse_different, token_columns_of
 from zephon.errors import ConfigError, nearest
 from zephon.io.cache import CacheOptions, cached
 from zephon.ops.balance import EnsureMixture
@@ -35,6 +34,7 @@ from zephon.ops.post_packing import PostPackingStage
 from zephon.ops.quarantine import QuarantinePolicy, quarantine_policy
 from zephon.ops.shuffle import Shuffle
 from zephon.ops.tokenize import Tokenize
+from zephon.pipeline.columns import columns_of_stream
 from zephon.pipeline.interval import FLUSH_EVERY, bytes_of_rows, chunks_an_interval, mean_chunk_bytes, shares_at_start
 from zephon.pipeline.options import Options
 from zephon.pipeline.order import check_order
@@ -347,20 +347,8 @@ class Definition:
 
     @functools.cached_property
     def token_columns(self) -> tuple[TokenColumns | None, ...]:
-        """By dataset, which stored fields have one number a token; nothing where a tokenizer makes all of them.
-
-        Raises:
-            ConfigError: datasets that are packed into the same rows have different ones.
-        """
-        ops = self.graph.stages
-        if ops and isinstance(ops[-1], (Tokenize, TokenizeChat)) and not ops[-1].preserve_upstream_payload:
-            return ()
-        stages = [op.stage() for op in ops]
-        rules = tuple(token_columns_of(self.source, index, stages) for index in range(len(self.names)))
-        pack = next((op for op in self.ops if isinstance(op, Pack)), None)
-        if pack is not None and pack.homogeneity == "none":
-            refuse_different([rule for rule in rules if rule is not None])
-        return rules
+        """See `zephon.pipeline.columns`."""
+        return columns_of_stream(self.source, self.ops, self.graph.stages)
 
     def delivery(self) -> Delivery:
         """What this rank takes out of its lanes, and how."""
