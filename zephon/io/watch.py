@@ -54,7 +54,7 @@ class Watch:
 
     def __init__(self, stuck: Callable[[StoreFailed], None] | None = None) -> None:
         self._ended = threading.Event()
-        method = None if stuck is None else weakref.WeakMethod(stuck)  # whoever is called can be forgotten
+        method = None if stuck is None else weakref.WeakMethod(stuck)  # its object can be forgotten
         self._thread = threading.Thread(target=_look, args=(self._ended, method), name="zephon-watch", daemon=True)
         self._owner = os.getpid()
         self._finalizer = weakref.finalize(self, self._ended.set)

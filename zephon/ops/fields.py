@@ -47,7 +47,13 @@ def extract_by_rule(rules: Sequence[TokenColumns | None], columns: Columns) -> C
         for name in ALIGNED_FIELDS:
             if name not in rule.aligned:
                 _refuse_column(columns, name, rule)
-    columns = extract_token_columns(columns)
+    try:
+        columns = extract_token_columns(columns)
+    except DataError:
+        if rule is not None:
+            for name in rule.aligned:
+                _refuse_missing(columns, name, rule)
+        raise
     ids = columns.fields.get("input_ids")
     if rule is None or not isinstance(ids, Ragged) or len(columns) == 0:
         return columns
@@ -76,12 +82,17 @@ def _refuse_column(columns: Columns, name: str, rule: TokenColumns) -> None:
                 raise _other_columns(columns, i, name, rule, has=True)
 
 
-def _column_of_rule(columns: Columns, name: str, ids: Ragged, rule: TokenColumns) -> Ragged:
-    """A column that the stream has and `extract_token_columns` has not found: of documents without a token, or an error."""
+def _refuse_missing(columns: Columns, name: str, rule: TokenColumns) -> None:
+    """Raises DataError for the first document without this field."""
     values, present = column_of(columns, name)
     for i, value in enumerate(values):
         if value is None or (present is not None and not present[i]):
             raise _other_columns(columns, i, name, rule, has=False)
+
+
+def _column_of_rule(columns: Columns, name: str, ids: Ragged, rule: TokenColumns) -> Ragged:
+    """A column that the stream has and `extract_token_columns` has not found: of documents without a token, or an error."""
+    _refuse_missing(columns, name, rule)
     rows = _rows_of(columns, name, ids=False)
     for i, row in enumerate(rows):
         if len(row) != len(ids[i]):
