@@ -87,12 +87,12 @@ def test_a_run_is_stopped_resumed_at_another_size_and_done_with_the_ledger_of_th
 
 
 def test_a_run_in_an_object_store_is_resumed_at_another_size(folder: Path, objects: str) -> None:
-    runs, conf = f"{objects}/runs", f"conf={experiment(folder)}"
-    begun = zephon(runs, "run", conf, "name=far", "nodes=2", f"trainer.steps={STEPS // 2}")
+    runs, conf, name = f"{objects}/runs", f"conf={experiment(folder)}", f"far-{os.getpid()}"
+    begun = zephon(runs, "run", conf, f"name={name}", "nodes=2", f"trainer.steps={STEPS // 2}")
     assert begun.returncode == 0, begun.stdout + begun.stderr
-    resumed = zephon(runs, "run", conf, "name=far", "nodes=1", "allow=[trainer.steps]")
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    far = RunDir(f"{runs}/far")
+    resumed = zephon(runs, "run", conf, f"name={name}", "nodes=1", "allow=[trainer.steps]")
+    assert resumed.returncode == 0, begun.stdout + begun.stderr + resumed.stdout + resumed.stderr
+    far = RunDir(f"{runs}/{name}")
     assert complete_steps(far)[-1] == STEPS
     far.fs.get(far.path("ledger.jsonl"), str(folder / "far.jsonl"))
     entries = list(read_ledger(str(folder / "far.jsonl")))
