@@ -49,7 +49,8 @@ def test_pods_train_with_torchtitan_through_a_resize_a_stop_and_a_resume(machine
     texts = machines.runs / "texts"
     shutil.copytree(folder, texts, ignore=shutil.ignore_patterns("seed*"))  # where the pods see it
     conf = experiment(texts, trainer={"steps": STEPS, "microbatch_size": 2, "process_group_timeout_s": 120})
-    spec = machines.spec(name, f"conf={conf}", "nodes=2", "elastic.drain_s=30", overlay=overlay())
+    nobody = {"USER": "zephon", "HOME": "/tmp"}  # libraries ask for both, and a pod's user has neither
+    spec = machines.spec(name, f"conf={conf}", "nodes=2", "elastic.drain_s=30", worker_env=nobody, overlay=overlay())
     rundir = machines.submit(spec)
     reach(rundir, "training on two nodes", lambda now: now.world_size == 2 and now.step >= 3, 3 * TRAINS_S)
     settled = control.rescale(rundir, 1, wait_s=3 * TRAINS_S)
