@@ -179,7 +179,8 @@ def test_e13_a_sigterm_to_the_whole_group_lets_the_step_finish_and_the_state_be_
         assert process.stdout is not None
         follows = json.loads(process.stdout.readline())[0]
         process.kill()
-    expected = reference(small, len(taken) + 1)
+    with Job(small, runner="inline", prefetch_batches=0, addresses=False) as job:  # the script's digests are of rows alone
+        expected = job.steps(len(taken) + 1)
     assert [tuple(digest) for digest, _ in taken] == expected[:-1]
     assert tuple(follows) == expected[-1]
 
