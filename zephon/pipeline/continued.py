@@ -9,11 +9,12 @@ same datasets. No lane may have read beyond that, nor be in a flush interval tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from zephon.cursor import Cursor, SkipRule, refuse_other_stream
+from zephon.cursor import Cursor, SavedState, SkipRule, refuse_other_stream
 from zephon.errors import StateError
 from zephon.ops.pack import Pack
 from zephon.pipeline.definition import Definition
@@ -48,6 +49,36 @@ def continued(definition: Definition, stream: Json, lanes: Mapping[int, Cursor],
     if token is not None:
         _refuse_begun(definition, token, lanes, step)
     return {lane: _renumbered(cursor, stream["source"]["order"], definition) for lane, cursor in lanes.items()}
+
+
+def change_after(definition: Definition, state: SavedState | None, steps: int) -> tuple[int, int]:
+    """When another mixture can begin: at least so many steps after a state, behind all that its lanes may have read, and after
+    the last phase that was decided on.
+
+    Args:
+        definition: calibrated, with phases.
+        state: of all lanes; None for the start of the run.
+        steps: to wait at least.
+
+    Returns:
+        (steps to wait, the token of the stream at which it begins), both as planned.
+    """
+    source, lanes, batch_tokens = definition.source, definition.world.lanes, definition.batch_tokens
+    assert isinstance(source, PhasedMixtureWorkSource)
+    assert batch_tokens is not None
+    cursors = {} if state is None else {n: Cursor.decode(data, lane=n) for n, data in state["lanes"].items()}
+    interval = definition.program().flush_every
+    plan, counts = definition.plan, definition.counts
+
+    def token(chunk: int) -> Fraction:
+        return source.token_of(chunk, lanes, counts, batch_tokens)
+
+    places = [plan.reach(n, cursor.position) for n, cursor in cursors.items()] or [0]
+    here = token(sum(places) // len(places))
+    reached = token(max((plan.reach(n, cursor.position + interval) for n, cursor in cursors.items()), default=0))
+    planned = [phase.end.tokens(batch_tokens) for phase in source.phases if phase.end is not None]
+    begins = max(here + steps * batch_tokens, reached, max(planned, default=0) + batch_tokens)
+    return math.ceil((begins - here) / batch_tokens), math.ceil(begins)
 
 
 def _phases_of(source: Json) -> list[Phase] | None:

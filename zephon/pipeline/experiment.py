@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from zephon.errors import ConfigError
 from zephon.io import Dataset
 from zephon.io.named import dataset_selected, field_of
 from zephon.ops.tokenizers import Tokenizer
 from zephon.pipeline.pipeline import Pipeline
+from zephon.run.decisions import Decision
 from zephon.spec.experiment import DatasetSpec, DataSpec, EvalDatasetSpec, RunSpec
 from zephon.spec.fields import OnError
 from zephon.types import TOKEN_FIELDS
 from zephon.work import PhasedMixtureWorkSource, StaticMixtureWorkSource, TokenEstimation, WorkSource
-from zephon.work.curriculum import phases_of
+from zephon.work.curriculum import is_decided, phases_of
 
 Datasets = Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec] | Mapping[str, DatasetSpec | EvalDatasetSpec]
 EVAL_CHUNK_BYTES = 16384  # at most; small, so that a small text reaches every lane
 
 
 def pipeline(
-    spec: RunSpec, tokenizer: Tokenizer, *, dp_rank: int, dp_size: int, datasets: list[Dataset] | None = None
+    spec: RunSpec,
+    tokenizer: Tokenizer,
+    *,
+    dp_rank: int,
+    dp_size: int,
+    datasets: list[Dataset] | None = None,
+    decisions: Sequence[Decision] = (),
 ) -> Pipeline:
-    """The experiment's pipeline for one data-parallel rank; ``datasets`` where they have been listed already."""
+    """The experiment's pipeline for one data-parallel rank.
+
+    Args:
+        spec, tokenizer, dp_rank, dp_size: the experiment, its tokenizer, and the rank.
+        datasets: where they have been listed already.
+        decisions: those that the run follows.
+    """
     data, shape = spec.data, spec.pipeline
     built = (
-        _options(Pipeline(source_of(spec, datasets or datasets_of(spec))), spec, dp_rank, dp_size)
+        _options(Pipeline(source_of(spec, datasets or datasets_of(spec), decisions)), spec, dp_rank, dp_size)
         .options(flush_every_k_chunks=shape.flush_every_k_chunks or None)
         .options(on_error=_on_error(data), quarantine_budget=data.quarantine_budget)
     )
@@ -36,14 +49,14 @@ def pipeline(
     return built.batch(spec.trainer.microbatch_size)
 
 
-def source_of(spec: RunSpec, datasets: list[Dataset]) -> WorkSource:
+def source_of(spec: RunSpec, datasets: list[Dataset], decisions: Sequence[Decision] = ()) -> WorkSource:
     """What the experiment trains on, in which order; ``datasets`` as `datasets_of` lists them."""
     data = spec.data
     estimation = TokenEstimation(primer=data.tokens_per_byte) if data.tokens_per_byte else None
-    if data.phases is not None:
+    if data.phases is not None or is_decided(spec):
         return PhasedMixtureWorkSource(
             datasets,
-            phases_of(spec),
+            phases_of(spec, decisions),
             seed=data.seed,
             shuffle_shards=data.shuffle_chunks,
             shuffle_within_shard=data.shuffle_documents,

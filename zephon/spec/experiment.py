@@ -62,6 +62,16 @@ class PhaseSpec(Spec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ControllerSpec(Spec):
+    """Who decides on new weights during the run: ``rule``, every so many steps, effective ``delay`` steps later."""
+
+    rule: Literal["none", "odm", "ado"] = pinned("none", late=True)
+    every: Positive = pinned(100, late=True)
+    delay: Positive = pinned(100, late=True)
+    least_share: Share = pinned(0.01, late=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSpec(Spec):
     """``quarantine_budget``: documents that a lane may drop before the run ends, where ``on_error`` is quarantine."""
 
@@ -73,6 +83,8 @@ class DataSpec(Spec):
     exhausted: Literal["repeat", "stop", "redistribute"] = pinned("repeat")
     tokens_per_byte: dict[str, Annotated[float, Above(0)]] | None = pinned(None)
     phases: dict[str, PhaseSpec] | None = pinned(None, late=True)
+    controller: ControllerSpec = pinned(ControllerSpec(), late=True)
+    decisions: str | None = pinned(None, late=True)
     on_error: OnError = pinned("raise", late=True)
     quarantine_budget: NotNegative = free(100, late=True)
 

@@ -7,7 +7,7 @@ depends on the membership is built from it (session.py). A single process is a m
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar, cast
@@ -17,7 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from zephon.errors import ConfigError
+from zephon.errors import ConfigError, StateError
+from zephon.spec.experiment import TrainerSpec
 
 Item = TypeVar("Item")
 
@@ -184,3 +185,22 @@ def join(
     saving = dist.new_group(backend="gloo", timeout=SAVE_TIMEOUT)
     assert isinstance(saving, dist.ProcessGroup)
     return Membership(process=process, device=device, mesh=mesh, saving=saving)
+
+
+def check_replicas(membership: Membership, trainer: TrainerSpec, parameters: Sequence[Tensor], *, step: int) -> None:
+    """Compares a checksum of the weights between ranks that must hold the same weights.
+
+    Raises:
+        StateError: other weights than rank 0.
+    """
+    if trainer.parallel != "ddp" or trainer.tensor_parallel > 1:
+        return
+    sums = torch.stack([p.detach().double().sum() for p in parameters]).cpu()
+    checksums = membership.exchange(sums.numpy().tobytes())
+    different = [rank for rank, checksum in enumerate(checksums) if checksum != checksums[0]]
+    if different:
+        raise StateError(
+            f"ranks {different} begin step {step} with other weights than rank 0",
+            follows="the replicas would drift apart",
+            remedy="restart from a checkpoint; if it happens again, compare the ranks' hardware and library versions",
+        )

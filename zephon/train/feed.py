@@ -13,6 +13,7 @@ from zephon.errors import ConfigError, ZephonError
 from zephon.io import Dataset
 from zephon.io.named import refuse_overlap
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
+from zephon.pipeline.continued import change_after
 from zephon.pipeline.experiment import datasets_of, held_out_of, held_out_pipeline, pipeline
 from zephon.pipeline.pipeline import Pipeline
 from zephon.run.calibration import read_calibration, write_calibration
@@ -21,6 +22,7 @@ from zephon.run.ledger import sequence_digest
 from zephon.spec.experiment import RunSpec
 from zephon.train.distributed import Membership
 from zephon.train.session import Job
+from zephon.train.steering import steering_of
 from zephon.train.step import Packed, StepBatch, TokenRows, concatenate
 from zephon.types import IGNORE_INDEX, Counts, DropSummary, sum_by_reason
 
@@ -35,13 +37,18 @@ def job_for(
     """
     tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
     datasets, held_out_datasets = _same_everywhere(spec, tokenizer, membership)
+    steering = steering_of(spec, run, membership, fence)
+    decisions = [] if steering is None else steering.decisions
     first = pipeline(spec, tokenizer, dp_rank=membership.dp_rank, dp_size=membership.dp_size, datasets=datasets)
     counts = _calibration(run, first, membership)
 
+    def built(rank: int, size: int) -> Pipeline:
+        calibrated = pipeline(spec, tokenizer, dp_rank=rank, dp_size=size, datasets=datasets, decisions=decisions)
+        calibrated.calibrate(counts)
+        return calibrated
+
     def feed(rank: int, size: int) -> PipelineFeed:
-        built = pipeline(spec, tokenizer, dp_rank=rank, dp_size=size, datasets=datasets)
-        built.calibrate(counts)
-        return PipelineFeed(built)
+        return PipelineFeed(built(rank, size))
 
     vocab_size = spec.model.vocab_size or tokenizer.vocab_size
     if vocab_size < tokenizer.vocab_size:
@@ -68,6 +75,8 @@ def job_for(
         vocab_size=vocab_size,
         log=log,
         fence=fence,
+        steering=steering,
+        begins=lambda state, steps: change_after(built(membership.dp_rank, membership.dp_size).definition, state, steps),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from zephon.train.evaluation import Evaluation
 from zephon.train.records import Records
 from zephon.train.session import Session
+from zephon.train.steer import note, steer
 
 
 def train(session: Session, *, records: Records | None, leaving: Callable[[], bool]) -> bool:
@@ -19,8 +20,10 @@ def train(session: Session, *, records: Records | None, leaving: Callable[[], bo
     evaluation, every, drained = Evaluation(session), session.spec.checkpoint.every, False
     if session.spec.trainer.eval_every is not None:
         evaluation.prepare(leaving=leaving)
+    steer(session)  # a decision on the mixture that is due and not recorded
     for step in session.steps(leaving=leaving):  # the same global batch at every step, whatever the number of ranks
         update = session.update(step)  # gradients over all ranks, clipping, AdamW
+        note(session, update)
         drained, held_out = step.drain, None
         if evaluation.due(session.step):
             held_out = evaluation(leaving=leaving, drained=drained)
@@ -32,6 +35,7 @@ def train(session: Session, *, records: Records | None, leaving: Callable[[], bo
             _save(session, records, wait=drained)
         if drained:
             break
+        steer(session)
     if session.ended and records is not None:
         records.end(session)  # the data ended before the last step
     if not drained:

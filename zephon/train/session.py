@@ -32,12 +32,13 @@ from zephon.run.ledger import has_ledger
 from zephon.seeds import derive
 from zephon.spec.experiment import RunSpec
 from zephon.train import checkpoint, ddp, optim, reduction, tensor, usage
-from zephon.train.distributed import Membership
+from zephon.train.distributed import Membership, check_replicas
 from zephon.train.hf import start_from
 from zephon.train.loss import DatasetLoss, dataset_losses, sums_by_dataset
 from zephon.train.metrics import Clock
 from zephon.train.model import Decoder, assign, initialise, parameter_count
 from zephon.train.schedule import learning_rate
+from zephon.train.steering import Steering
 from zephon.train.step import Feed, GlobalStep, StepBatch, TokenRows, agree, nothing_to_train_on, rank_report
 from zephon.types import DropSummary, sum_by_reason
 
@@ -54,6 +55,8 @@ class Job:
         vocab_size: rows of the embedding.
         log: writes a line to this rank's log.
         fence: raises where a newer generation has taken the run over; the trainer calls it before it writes.
+        steering: who decides on the mixture, where somebody does.
+        begins: from a loader state, and how many steps to wait, to when a new mixture can begin.
     """
 
     spec: RunSpec
@@ -63,6 +66,8 @@ class Job:
     held_out: Callable[[int, int], Feed] | None = None
     log: Callable[[str], None] = print
     fence: Callable[[], None] = lambda: None
+    steering: Steering | None = None
+    begins: Callable[[SavedState | None, int], tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,13 +233,17 @@ class Session:
             )
         self._rollbacks += 1
         self.saver.wait()
-        self.feed.close()
-        self._source, self.feed = None, self.job.feed(self.membership.dp_rank, self.membership.dp_size)
+        self.renew_feed()
         skipped = self.skipped
         from_disk_or_seed(self)
         self.skipped = tuple(sorted({*self.skipped, *skipped}))
         if self.membership.first:
             self.job.log(f"rolled back to step {self.step}; step {bad} will be skipped")
+
+    def renew_feed(self) -> None:
+        """A loader from the start of the stream, which knows what has been decided since the last one was made."""
+        self.feed.close()
+        self._source, self.feed = None, self.job.feed(self.membership.dp_rank, self.membership.dp_size)
 
     def close(self, *, abandon: bool = False) -> None:
         """Ends what the session owns; ``abandon`` after the loss of a peer. The caller ends the membership."""
@@ -301,7 +310,7 @@ def build(job: Job, membership: Membership, snapshot: Snapshot | None = None) ->
         _take_over(session, snapshot, held)
     else:
         from_disk_or_seed(session)
-    _check_replicas(session)
+    check_replicas(membership, job.spec.trainer, list(module.parameters()), step=session.step)
     return session
 
 
@@ -381,18 +390,3 @@ def from_disk_or_seed(session: Session) -> None:
     session.average, session.saver.last = meta.average, meta.step
     session.feed.restore(loader)
     log(f"resumed from {name_of(step)}")
-
-
-def _check_replicas(session: Session) -> None:
-    """Compares a checksum of the weights between ranks that must hold the same weights."""
-    if session.spec.trainer.parallel != "ddp" or session.spec.trainer.tensor_parallel > 1:
-        return
-    sums = torch.stack([p.detach().double().sum() for p in session.module.parameters()]).cpu()
-    checksums = session.membership.exchange(sums.numpy().tobytes())
-    different = [rank for rank, checksum in enumerate(checksums) if checksum != checksums[0]]
-    if different:
-        raise StateError(
-            f"ranks {different} begin step {session.step} with other weights than rank 0",
-            follows="the replicas would drift apart",
-            remedy="restart from a checkpoint; if it happens again, compare the ranks' hardware and library versions",
-        )

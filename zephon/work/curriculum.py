@@ -8,10 +8,11 @@ The past is what was trained: a change is accepted where the first step that wou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from zephon.errors import ConfigError
+from zephon.run.decisions import Decision
 from zephon.spec.experiment import PhaseSpec, RunSpec
 from zephon.work.phases import Phase, check_phases, first_difference
 
@@ -24,13 +25,26 @@ def batch_tokens_of(spec: RunSpec) -> int:
     return spec.global_batch_size * (spec.pipeline.context_length + 1)
 
 
-def phases_of(spec: RunSpec) -> tuple[Phase, ...]:
+def is_decided(spec: RunSpec) -> bool:
+    """Whether the mixture follows decisions that are made, or were made by another run."""
+    return spec.data.controller.rule != "none" or spec.data.decisions is not None
+
+
+def phases_of(spec: RunSpec, decisions: Sequence[Decision] = ()) -> tuple[Phase, ...]:
     """The experiment's phases in order; one phase with the datasets' weights where it names none.
+
+    Args:
+        decisions: those that the run follows, in order: each begins a phase.
 
     Raises:
         ConfigError: phases that do not fit each other or the datasets, or a weight that no phase would use.
     """
     weights = {name: dataset.weight for name, dataset in spec.data.datasets.items()}
+    if is_decided(spec):
+        _check_decided(spec)
+        mixtures = [weights, *(decision.weights for decision in decisions)]
+        ends = [*(f"{decision.token} tokens" for decision in decisions), None]
+        return tuple(Phase(mixture, end) for mixture, end in zip(mixtures, ends, strict=True))
     if spec.data.phases is None:
         return (Phase(weights),)
     phases = _in_order(spec.data.phases, weights, batch_tokens_of(spec))
@@ -44,6 +58,31 @@ def phases_of(spec: RunSpec) -> tuple[Phase, ...]:
                 remedy="leave the weight out, or the mixture of the phase in which the datasets' weights are to count",
             )
     return phases
+
+
+def _check_decided(spec: RunSpec) -> None:
+    """Raises ConfigError: two rules for the mixture, or one that nobody would carry out."""
+    data = spec.data
+    rules = {
+        "data.phases": data.phases is not None,
+        f"data.controller.rule={data.controller.rule}": data.controller.rule != "none",
+        f"data.decisions={data.decisions}": data.decisions is not None,
+    }
+    given = [rule for rule, is_given in rules.items() if is_given]
+    if len(given) > 1:
+        raise ConfigError(
+            f"{given[0]} together with {given[1]}",
+            follows="two rules would each decide on the mixture",
+            remedy="keep one of them",
+        )
+    if spec.torchtitan.module:
+        raise ConfigError(
+            f"{given[0]} with trainer=torchtitan",
+            follows="the mixture would stay as it is at the start: TorchTitan's trainer does not measure the datasets' losses",
+            remedy="use data.phases, or the built-in trainer",
+        )
+    if len(data.datasets) < 2:
+        raise ConfigError(f"{given[0]} with one dataset", follows="there is nothing to mix", remedy="leave it out")
 
 
 def _in_order(specs: Mapping[str, PhaseSpec], weights: Mapping[str, float], batch_tokens: int) -> tuple[Phase, ...]:

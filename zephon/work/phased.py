@@ -170,6 +170,18 @@ class PhasedMixtureWorkSource:
                 chunks += (end - stretch.begin) * sum(_frequencies(stretch, names, tokens))
         return round(chunks)
 
+    def token_of(self, chunk: int, lanes: int, measured: Counts | None = None, batch_tokens: int | None = None) -> Fraction:
+        """The token of the stream at which a global chunk begins, as planned: the inverse of `chunks_before`."""
+        names, tokens = self._tokens_of(self._orders(lanes, measured, batch_tokens), measured)
+        left = Fraction(chunk)
+        for stretch in stretches(self.phases, batch_tokens):
+            rate = sum(_frequencies(stretch, names, tokens))
+            length = None if stretch.end is None else (stretch.end - stretch.begin) * rate
+            if length is None or left <= length:
+                return stretch.begin + left / rate
+            left -= length
+        raise AssertionError("unreachable: the last stretch has no end")
+
     def plan(self, lanes: int, measured: Counts | None = None, batch_tokens: int | None = None) -> PhasedPlan:
         """The source calibrated and assigned to lanes.
 

@@ -95,6 +95,10 @@ class SegmentedPlan:
         visits = self._visits(lane, block)
         return visits[at] if at < len(visits) else None
 
+    def reach(self, lane: int, position: int) -> int:
+        """How many global chunks there are up to the last of a lane's first ``position`` chunks."""
+        return self._place_behind(lane, position) if position else 0
+
     def segment_at(self, position: int) -> int:
         """The number of the segment in which a position of a lane begins, to within a few chunks."""
         return bisect.bisect_right(self._starts, position * self.lanes) - 1

@@ -43,6 +43,10 @@ class Plan(Protocol):
         """Chunks, over all lanes, until the source ends; None when it never does."""
         ...
 
+    def reach(self, lane: int, position: int) -> int:
+        """How many chunks, over all lanes, there are up to the last of a lane's first ``position`` chunks."""
+        ...
+
     def mixture_at(self, position: int) -> Sequence[Fraction] | None:
         """Shares of the datasets in tokens at a position of a lane; None for shares in proportion to their sizes."""
         ...

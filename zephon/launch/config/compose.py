@@ -128,7 +128,7 @@ def check(spec: RunSpec) -> None:
             follows="there would be nothing to train on",
             remedy="choose data=stdlib, or name one: data.datasets.NAME.path=URL",
         )
-    if spec.data.phases is not None:
+    if spec.data.phases is not None or spec.data.decisions is not None or spec.data.controller.rule != "none":
         from zephon.work.curriculum import phases_of  # the loader's arithmetic: only a curriculum needs it here
 
         phases_of(spec)
