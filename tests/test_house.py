@@ -233,6 +233,7 @@ def test_the_public_names_are_these() -> None:
         "__version__",
         "load_tokenizer",
         "merge_states",
+        "trace",
     ]
     for name in zephon.__all__:
         assert hasattr(zephon, name)

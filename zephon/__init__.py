@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from zephon.ops.records import SampleMeta, SampleRecord
     from zephon.ops.tokenizers import load_tokenizer
     from zephon.pipeline.pipeline import Pipeline
+    from zephon.pipeline.trace import trace
     from zephon.types import Address
     from zephon.work import (
         MixtureSpec,
@@ -62,6 +63,7 @@ __all__ = [
     "__version__",
     "load_tokenizer",
     "merge_states",
+    "trace",
 ]
 
 __version__ = "0.1.0"
@@ -71,6 +73,7 @@ _HOMES = {
     "zephon.io": ("Dataset", "InMemoryShard"),
     "zephon.ops.records": ("SampleMeta", "SampleRecord"),
     "zephon.pipeline.pipeline": ("Pipeline",),
+    "zephon.pipeline.trace": ("trace",),
     "zephon.cursor": ("merge_states",),
     "zephon.errors": ("ZephonError",),
     "zephon.ops.tokenizers": ("load_tokenizer",),

@@ -77,7 +77,8 @@ def change_after(definition: Definition, state: SavedState | None, steps: int) -
     here = token(sum(places) // len(places))
     reached = token(max((plan.reach(n, cursor.position + interval) for n, cursor in cursors.items()), default=0))
     planned = [phase.end.tokens(batch_tokens) for phase in source.phases if phase.end is not None]
-    begins = max(here + steps * batch_tokens, reached, max(planned, default=0) + batch_tokens)
+    wanted = here + steps * batch_tokens
+    begins = max([wanted, reached, Fraction(max(planned, default=0) + batch_tokens)])
     return math.ceil((begins - here) / batch_tokens), math.ceil(begins)
 
 

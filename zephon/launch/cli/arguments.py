@@ -57,6 +57,8 @@ class Arguments:
     info: bool = False
     worker: str | None = None
     json: bool = False
+    step: int | None = None
+    text: bool = False
     follow: bool = False
     rank: int | None = None
     level: str = LEVELS[0]

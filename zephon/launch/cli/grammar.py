@@ -81,6 +81,8 @@ FLAGS = {
     "--info": Flag(help="the same with the source of each value"),
     "--worker": Flag(metavar="MODULE", help="what each rank runs (default: the trainer; resume: what the last attempt ran)"),
     "--json": Flag(help="print JSON"),
+    "--step": Flag(metavar="N", read=at_least(0), help="the optimizer step, from 0"),
+    "--text": Flag(help="also what the rows say"),
     "--follow": Flag(short="-f", help="go on until the run ends"),
     "--rank": Flag(metavar="N", read=at_least(0), help="only this global rank (default: all)"),
     "--level": Flag(choices=LEVELS, help=f"only lines of this level and above (default: {LEVELS[0]})"),
@@ -219,6 +221,14 @@ VERBS = {
         keys=("format", "field", "where", "count", "workers"),
         flags=("--config-dir", "--json"),
         example="zephon data check conf=exp1",
+    ),
+    "trace": Verb(
+        help="show the documents of a step, recomputed from the run's directory and data",
+        call="zephon.launch.cli.trace:trace_run",
+        names=("RUN",),
+        keys=("runs",),
+        flags=("--step", "--text", "--json"),
+        example="zephon trace exp1 --step 100 --text",
     ),
     "demo": Verb(
         help="train on 4, 2 and 1 nodes, and compare every step with an uninterrupted run",
