@@ -62,20 +62,20 @@ class Steering:
         Raises:
             ZephonError: what rank 0 could not do, on every rank.
         """
-        made: Decision | ZephonError | None = None
+        decision: Decision | ZephonError | None = None
         if membership.first:
             try:
-                made = self._decide(step, begins)
+                decision = self._decide(step, begins)
             except ZephonError as error:
-                made = error
+                decision = error
             except OSError as error:
-                made = _unwritable(self.run, step, error)
-        made = membership.broadcast(made)
-        if isinstance(made, ZephonError):
-            raise made
-        assert made is not None
-        self.decisions.append(made)
-        return made
+                decision = _unwritable(self.run, step, error)
+        decision = membership.broadcast(decision)
+        if isinstance(decision, ZephonError):
+            raise decision
+        assert decision is not None
+        self.decisions.append(decision)
+        return decision
 
     def _decide(self, step: int, begins: Begins) -> Decision:
         assert self.controller is not None

@@ -142,7 +142,7 @@ def _fit(points: Sequence[tuple[int, float]]) -> Curve | None:
 
 
 def _by_tokens(name: str, history: Sequence[Measured]) -> list[tuple[int, float]]:
-    """(tokens of the dataset so far, its mean loss) of `_POINTS` stretches with equally many steps; the first is left out, in
+    """(tokens of the dataset so far, its mean loss) of `_POINTS` stretches with equally many steps; but for the first, in
     which weights are still near their start."""
     size = max(1, len(history) // _POINTS)
     points, seen = [], 0
