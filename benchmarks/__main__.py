@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.corpus import write_jsonl, write_many, write_tokens
+from benchmarks.corpus import write_jsonl, write_many, write_row_groups, write_tokens
 from benchmarks.floor import affinity
 from benchmarks.measure import in_child
 from benchmarks.prose import Prose
@@ -32,8 +32,9 @@ def main() -> None:
             text = str(write_jsonl(root / "text", 20 if quick else 80))
             tokens = str(write_tokens(root / "tokens", Path(text), 10 if quick else 40))
             many = str(write_many(root / "many", 10_000 if quick else 100_000))
+            groups = str(write_row_groups(root / "groups", Path(text), 30 if quick else 120))
             few = str(write_jsonl(root / "few", 10, files=10))
-        rows = _rows(prose, text, tokens, few, many, quick)
+        rows = _rows(prose, text, tokens, groups, few, many, quick)
         with console.status("measuring") as status:
             for what, measured, wanted in rows:
                 table.add_row(what, measured(), wanted)
@@ -41,7 +42,7 @@ def main() -> None:
     console.print(table)
 
 
-def _rows(prose: str, text: str, tokens: str, few: str, many: str, quick: bool):  # type: ignore[no-untyped-def]
+def _rows(prose: str, text: str, tokens: str, groups: str, few: str, many: str, quick: bool):  # type: ignore[no-untyped-def]
     size = 4_000_000 if quick else 16_000_000
     short, rounds = (2_000_000, 5) if quick else (4_000_000, 11)  # in a shorter pair the neighbours change less
 
@@ -61,6 +62,10 @@ def _rows(prose: str, text: str, tokens: str, few: str, many: str, quick: bool):
     def pretokenized() -> str:
         f = in_child("tokens", 1, folder=tokens, tokens=size)
         return f"{f['wall']:.0f} Mtok/s by the clock, {f['cpu']:.0f} by processor time"
+
+    def parquet() -> str:
+        f = in_child("row_groups", 2, folder=groups, lines=text, tokens=size)
+        return f"{f['ratio']:.2f} of the processor time of JSON Lines, Arrow holds at most {f['mb']:.0f} MB"
 
     def first(folder: str) -> str:
         f = in_child("first", 2, folder=folder)
@@ -88,6 +93,7 @@ def _rows(prose: str, text: str, tokens: str, few: str, many: str, quick: bool):
     yield "text whose words the tokenizer all remembers, 1 core", lambda: ratio(text, 1), "-"
     yield "text whose words the tokenizer all remembers, 2 cores", lambda: ratio(text, 2), "-"
     yield "pretokenized, 1 core", pretokenized, "50 Mtok/s"
+    yield "text in four Parquet files of one row group each", parquet, "1.5, 300 MB"
     yield "first batch, 10 files", lambda: first(few), "1.5 s"
     yield "first batch, many files", lambda: first(many), "1.5 s"
     yield "state, 8 lanes", state, "128 bytes, 1 ms"

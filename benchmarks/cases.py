@@ -161,6 +161,23 @@ def lanes(folder: str, cores: int, lanes: int, tokens: int) -> dict[str, float]:
     return figures
 
 
+def row_groups(folder: str, cores: int, lines: str, tokens: int) -> dict[str, float]:
+    """Processor time of text in Parquet over that of text in JSON Lines, and what Arrow holds at most."""
+    import pyarrow
+
+    pin(cores)
+    loaders = [pipeline(lines), pipeline(folder)]
+    batches = [iter(loader) for loader in loaders]
+    for one in batches:
+        take(one, tokens)  # each row group is decoded once
+    settle()
+    taken = [(cost(lambda: take(batches[1], tokens)), cost(lambda: take(batches[0], tokens))) for _ in range(3)]
+    for loader in loaders:
+        loader.close()
+    ratio = statistics.median(parquet / jsonl for parquet, jsonl in taken)
+    return {"ratio": ratio, "mb": pyarrow.default_memory_pool().max_memory() / 1e6}
+
+
 def meters(folder: str, cores: int) -> dict[str, float]:
     """The meters' own processor time as a share of the loader's, by calling them as often as it does."""
     from zephon.engine.meters import Meters

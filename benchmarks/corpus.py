@@ -80,3 +80,19 @@ def write_tokens(folder: Path, text: Path, millions: float) -> Path:
                     if written >= millions * 1e6:
                         return folder
     raise AssertionError("the cycle over files is endless")
+
+
+def write_row_groups(folder: Path, text: Path, megabytes: int) -> Path:
+    """The texts of JSON Lines files as Parquet, each file one row group of about this size."""
+    import pyarrow
+    from pyarrow import parquet
+
+    folder.mkdir(parents=True)
+    for file in sorted(text.glob("*.jsonl")):
+        once = [orjson.loads(line)["text"] for line in file.read_bytes().splitlines()]
+        size = sum(map(len, once))
+        rows = once * max(1, round(megabytes * 1e6 / size))
+        parquet.write_table(
+            pyarrow.table({"text": rows}), folder / f"{file.stem}.parquet", row_group_size=len(rows), use_dictionary=False
+        )
+    return folder

@@ -10,6 +10,8 @@ import http.server
 import io
 import itertools
 import os
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -395,6 +397,62 @@ def test_a_huge_row_group_is_decoded_once_and_not_kept_in_memory(tmp_path: Path,
     dataset = Dataset.from_path("d", str(tmp_path / "a.parquet"))
     assert texts_of(dataset, 20) == TEXTS
     assert decoded == [0]
+
+
+def test_row_groups_that_memory_has_no_room_for_are_decoded_once_however_often_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zephon.io.decoded import Held
+    from zephon.io.formats import row_groups
+
+    monkeypatch.setattr(row_groups, "SMALL", 1)
+    monkeypatch.setattr(row_groups, "_tables", Held(3000))
+    monkeypatch.setattr(row_groups, "_lies_in_memory", lambda folder: False)
+    decoded: list[tuple[str, int]] = []
+    for name in ("_read", "_spill"):
+        read = getattr(row_groups, name)
+        monkeypatch.setattr(
+            row_groups, name, lambda *args, read=read, name=name: (decoded.append((name, args[2])), read(*args))[1]
+        )
+    texts = [f"{i} " + "x" * 40 for i in range(200)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=20, use_dictionary=False)
+    dataset = Dataset.from_path("d", str(tmp_path / "a.parquet"))
+    for cuts in (40, 7):
+        assert texts_of(dataset, cuts) == texts
+    assert sorted(number for _, number in decoded) == list(range(10))
+    assert {name for name, _ in decoded} == {"_read", "_spill"}
+
+
+MEASURED = """
+import sys
+import numpy as np
+import pyarrow as pa
+from zephon.io import Dataset, read
+from zephon.types import Chunk, ShardRange
+
+def anonymous():  # bytes of this process that lie in no file
+    return 1024 * next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon"))
+
+dataset = Dataset.from_path("d", sys.argv[1])
+size, parts = int(dataset.sizes[0]), 100
+begun, most, count = anonymous(), 0, 0
+for i in np.random.default_rng(0).permutation(parts):
+    count += len(read(dataset, Chunk(0, 0, 0, (ShardRange(0, size * i // parts, size * (i + 1) // parts),))))
+    most = max(most, anonymous() - begun)
+print(count, pa.default_memory_pool().max_memory() >> 20, most >> 20)
+"""
+
+
+def test_the_memory_for_one_huge_row_group_is_bounded(tmp_path: Path) -> None:
+    """96 MiB of text in one row group, read in a hundred parts in any order; measured in a process of its own."""
+    rows = ["abcdefgh" * 512] * 24_576
+    pq.write_table(pa.table({"text": rows}), tmp_path / "a.parquet", row_group_size=len(rows), use_dictionary=False)
+    command = [sys.executable, "-c", MEASURED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    count, of_arrow, anonymous = map(int, done.stdout.split())
+    assert count == len(rows)
+    assert of_arrow < 64
+    assert anonymous < 100
 
 
 def test_no_room_for_a_huge_row_group_names_the_folder_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,11 @@ class Held(Generic[T]):
             for key in [key for key, (future, _) in self._values.items() if future.done()]:
                 del self._values[key]
 
+    def takes(self, key: Hashable, size: int) -> bool:
+        """Whether a value is held already, or one of this size would push no other out."""
+        with self._lock:
+            return key in self._values or sum(held for _, held in self._values.values()) + size <= self.limit
+
     def get(self, key: Hashable, decode: Callable[[], T], size: Callable[[T], int]) -> T:
         """The value of this key, decoded now if it is not held. An error is raised to all who wait, and not kept."""
         with self._lock:

@@ -2,11 +2,13 @@
 
 A file is planned by bytes, so the chunks of one row group are asked for in any order. A usual group is kept as a table in
 memory. A huge one, such as a file with a single group, is decoded batch by batch into a file without a name on this machine's
-disk, from which each chunk takes its rows: it costs the disk as much as it has decoded bytes, up to ``SPILLED`` in all.
+disk, from which each chunk takes its rows: it costs the disk as much as it has decoded bytes, up to ``SPILLED`` in all. So are
+those of a few MiB for which memory has no room left, where there is a disk: else each chunk would decode a whole group again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import tempfile
@@ -22,7 +24,8 @@ from zephon.io.storage import is_local, other_size, read_range
 from zephon.io.where import Range, may_hold
 
 FILES = 32  # kept open, each with a descriptor: a dataset may have more shards than a process may have descriptors
-HUGE = 64 << 20  # bytes of a decoded row group that is not kept in memory
+HUGE = 64 << 20  # bytes of a decoded row group that is never kept in memory
+SMALL = 4 << 20  # bytes of one that is decoded again sooner than written to disk
 SPILLED = 16 << 30  # bytes of such groups on disk, of which the oldest go first
 _ROWS = 1024  # decoded at a time
 _JOINED = b"PAR1PAR1"  # the end of a file and the beginning of another one
@@ -69,11 +72,38 @@ def read_rows(shard: Shard, start: int, stop: int) -> RowsRead:
         begin, end = max(first - at, 0), min(last - at, group.num_rows)
         if begin < end and (shard.where is None or may_hold(shard.where, functools.partial(_range, group))):
             rows += range(at + begin, at + end)
-            held, read = (_tables, _read) if group.total_byte_size < HUGE else (_spilled, _spill)
-            decode = functools.partial(read, shard, opened, number)
-            tables.append(held.get((*shard.key, number), decode, lambda table: table.nbytes).slice(begin, end - begin))
+            tables.append(_decoded(shard, opened, number).slice(begin, end - begin))
         at += group.num_rows
     return RowsRead(rows, tables, (last - first) * shard.size // max(1, metadata.num_rows))
+
+
+def _decoded(shard: Shard, opened: _OpenFile, number: int) -> Table:
+    """A row group, from memory or disk if it was decoded before."""
+    key, size = (*shard.key, number), opened.file.metadata.row_group(number).total_byte_size
+    in_memory = functools.partial(_tables.get, key, functools.partial(_read, shard, opened, number), _bytes_of)
+    if size < HUGE and (size < SMALL or _tables.takes(key, size) or _lies_in_memory(tempfile.gettempdir())):
+        return in_memory()
+    try:
+        return _spilled.get(key, functools.partial(_spill, shard, opened, number), _bytes_of)
+    except ConfigError:
+        if size >= HUGE:
+            raise
+    return in_memory()
+
+
+def _bytes_of(table: Table) -> int:
+    return table.nbytes
+
+
+@functools.lru_cache(maxsize=8)
+def _lies_in_memory(folder: str) -> bool:
+    """Whether what is written there takes memory, as on a tmpfs."""
+    kinds: dict[str, str] = {}
+    with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
+        kinds = {fields[1]: fields[2] for fields in map(str.split, mounts)}
+    path = os.path.realpath(folder)
+    above = [mount for mount in kinds if path == mount or path.startswith(f"{mount.rstrip('/')}/")]
+    return kinds.get(max(above, key=len, default=""), "") in ("tmpfs", "ramfs")
 
 
 def _range(group: Any, name: str) -> Range | None:
