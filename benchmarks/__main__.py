@@ -93,7 +93,7 @@ def _rows(prose: str, text: str, tokens: str, groups: str, few: str, many: str, 
     yield "text whose words the tokenizer all remembers, 1 core", lambda: ratio(text, 1), "-"
     yield "text whose words the tokenizer all remembers, 2 cores", lambda: ratio(text, 2), "-"
     yield "pretokenized, 1 core", pretokenized, "50 Mtok/s"
-    yield "text in four Parquet files of one row group each", parquet, "1.5, 300 MB"
+    yield "text in four Parquet files of one row group each", parquet, "-"
     yield "first batch, 10 files", lambda: first(few), "1.5 s"
     yield "first batch, many files", lambda: first(many), "1.5 s"
     yield "state, 8 lanes", state, "128 bytes, 1 ms"
