@@ -13,6 +13,7 @@ from rich.table import Table
 from benchmarks.corpus import write_jsonl, write_many, write_row_groups, write_tokens
 from benchmarks.floor import affinity
 from benchmarks.measure import in_child
+from benchmarks.plan_scale import measure as measure_plan
 from benchmarks.prose import Prose
 
 
@@ -86,6 +87,12 @@ def _rows(prose: str, text: str, tokens: str, groups: str, few: str, many: str, 
     def meters() -> str:
         return f"{in_child('meters', 1, folder=text)['share']:.2%}"
 
+    def far_plan() -> str:
+        f = measure_plan()
+        return (
+            f"{f['plan_s']:.1f} s, {f['mb']:.0f} MB; a chunk {f['near_us']:.0f} us at position 0, {f['far_us']:.0f} us at 10^9"
+        )
+
     yield "raw text, 1 core", lambda: ratio(prose, 1), "0.85, aim 0.95"
     yield "raw text, 2 cores", lambda: ratio(prose, 2), "0.85, aim 0.95"
     yield "raw text, 2 cores, process runner", lambda: elsewhere(runner="process"), "0.85, aim 0.95"
@@ -102,6 +109,7 @@ def _rows(prose: str, text: str, tokens: str, groups: str, few: str, many: str, 
     for count in (1, 8, 32, 128):
         yield f"{count} lanes on one rank", lambda count=count: lanes(count), "linear in buffers"
     yield "meters", meters, "under 1%"
+    yield "plan of 100 TB in a million shards, 512 lanes", far_plan, "5 s, 500 MB, position 10^9 as position 0"
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def pipeline(folder: str, *, lanes: int = 1, tokenize: bool = True, chunk_bytes:
     chain = Pipeline(source).options(canonical_replicas=lanes, **options)
     if tokenize:
         chain.tokenize(tokenizer_id="gpt2", field="text", special_tokens="eos")
-    return chain.pack_flat(2048, algorithm="wrap").shuffle(1024).batch(8)
+    return chain.pack_flat(2048, algorithm="wrap").shuffle().batch(8)
 
 
 def take(batches: Any, tokens: int) -> int:
@@ -133,7 +133,7 @@ def restore(folder: str, cores: int, step: int, lanes: int) -> dict[str, float]:
     load_tokenizer("gpt2").encode(["warm"])
     loader = pipeline(folder, lanes=lanes)
     saved = loader.checkpoint()
-    position = step * 8 // 8 * 8
+    position = step * loader.definition.chunks_an_interval
     cursor = Cursor(position=position, carried_chunks=1, carried_tokens=100, delivered=200, tokens=(step * 8 * 2048,)).encode()
     begun, spent = time.perf_counter(), time.process_time()
     loader.restore({**saved, "step": step, "lanes": dict.fromkeys(range(lanes), cursor)})

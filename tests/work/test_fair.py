@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.plan_scale import listing
+from benchmarks.plan_scale import listing, measure
 from zephon import StaticMixtureWorkSource
 from zephon.errors import ConfigError
 from zephon.types import Sampled
@@ -91,3 +91,9 @@ def test_every_visit_is_one_lanes_and_each_lane_has_every_share_to_within_a_chun
     for dataset in range(datasets):
         visits = sorted(visit for of, visit in seen if of == dataset)
         assert visits[: len(visits) - 3 * lanes] == list(range(len(visits) - 3 * lanes)), "none is left out"
+
+
+def test_the_plan_of_many_shards_costs_the_same_at_every_position() -> None:
+    figures = measure(shards=20_000, size=2 * 10**12)
+    assert figures["far_us"] < 3 * figures["near_us"]
+    assert figures["plan_cpu_s"] < 2
