@@ -369,7 +369,7 @@ def test_words_that_are_gone_stay_away() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     wrong = []
     for path in [*(path for _, path, _ in modules()), *sorted((ROOT / "conf").rglob("*.yaml")), *pages]:
-        text = re.sub(r"`[^`\n]*::[^`\n]*`", "", path.read_text("utf-8").lower())
+        text = re.sub(r"`[^`\n]*::[^`\n]*`|[`\"]endings[`\"]", "", path.read_text("utf-8").lower())  # HellaSwag's field
         for word, better in GONE.items():
             for match in re.finditer(rf"(?<![a-z]){word}(s|ed|ing)?(?![a-z])", text) if word in text else ():
                 number = text.count("\n", 0, match.start()) + 1

@@ -25,7 +25,7 @@ LOAD_S = 2.0
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a run of 100,000 steps."""
     folder = tmp_path_factory.mktemp("page")
-    run = write_run(str(folder / "long"), [(0, 40_000, 4), (39_950, 70_000, 2), (70_000, STEPS, 8)], bad=55_555)
+    run = write_run(str(folder / "long"), [(0, 40_000, 4), (39_950, 70_000, 2), (70_000, STEPS, 8)], bad=55_555, digests=False)
     out = folder / "report.html"
     out.write_text(page([read_run(run, state="DONE")]), "utf-8")
     return out
@@ -53,7 +53,7 @@ def test_charts_are_drawn_without_a_complaint_or_a_request(
     assert charts == 10
     for place in range(charts):
         opened.evaluate(f"document.querySelectorAll('.plot')[{place}].scrollIntoView({{behavior: 'instant'}})")
-        opened.wait_for(f"document.querySelectorAll('.plot')[{place}].querySelector('path.js-line')")
+        opened.wait_for(f"!!document.querySelectorAll('.plot')[{place}].querySelector('path.js-line')")
     assert (
         opened.evaluate("[...document.querySelectorAll('.plot')].filter(p => p.querySelector('path.js-line')).length") == charts
     )

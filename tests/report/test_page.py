@@ -23,6 +23,7 @@ from zephon.report.page import page
 from zephon.report.run import read_run
 from zephon.report.stage import report
 from zephon.run.directory import RunDir
+from zephon.run.evaluation import HeldOutLoss, TaskScore, write_evaluation, write_tasks
 from zephon.run.specs import newest_spec
 from zephon.stages.process import run_stage
 from zephon.stages.stage import stages_of
@@ -53,6 +54,8 @@ def numbers(array: dict[str, str]) -> np.ndarray[Any, Any]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     rundir = write_run(str(tmp_path_factory.mktemp("runs") / "exp1"), LEGS, bad=177)
     write_resize(rundir, 2, 99, 2)
+    write_evaluation(rundir, HeldOutLoss(step=300, loss=2.5, tokens=64, by_dataset={"books": 2.25}))
+    write_tasks(rundir, [TaskScore(task="arc", step=300, items=8, correct=4, baseline=0.25)])
     return rundir
 
 
@@ -85,6 +88,8 @@ def test_a_page_says_what_the_run_has_left(text: str) -> None:
         "command line",
         "rescale",
         ">75.00%<",
+        "loss 2.2500",
+        ">0.3333<",
     ):
         assert part in visible, part
 

@@ -27,13 +27,20 @@ TOKENS = 1_024  # a step
 
 
 def write_run(
-    url: str, legs: Sequence[tuple[int, int, int]], *, bad: int | None = None, changed: int | None = None, **changes: Any
+    url: str,
+    legs: Sequence[tuple[int, int, int]],
+    *,
+    bad: int | None = None,
+    changed: int | None = None,
+    digests: bool = True,
+    **changes: Any,
 ) -> RunDir:
     """A run of several legs, each an attempt: (first step, step after the last one, ranks).
 
     Args:
         bad: a step whose loss is far from its neighbours.
         changed: a step with another digest in each attempt.
+        digests: whether it has a ledger.
     """
     rundir = RunDir(url)
     steps = max(last for _, last, _ in legs)
@@ -44,7 +51,7 @@ def write_run(
         write_environment(rundir, attempt, environment(["conf=two"], {"data": "two"}, sources))
         log = EventLog(rundir, attempt, "supervisor")
         log.write("start", nodes=size, resumed_at=first, sha256=spec.sha256())
-        _write_steps(rundir, attempt, range(first, last), size, bad, changed)
+        _write_steps(rundir, attempt, range(first, last), size, bad, changed, digests)
         log.write("node_hello", node="node-0", pid=7, host="here")
     write_contract(
         rundir, Contract(pinned={}, guarded={}, files={n: {"files": 1, "size": 10_000, "sha256": ""} for n in DATASETS})
@@ -70,7 +77,9 @@ def write_resize(rundir: RunDir, attempt: int, step: int, generation: int) -> No
     )
 
 
-def _write_steps(rundir: RunDir, attempt: int, steps: range, size: int, bad: int | None, changed: int | None) -> None:
+def _write_steps(
+    rundir: RunDir, attempt: int, steps: range, size: int, bad: int | None, changed: int | None, digests: bool
+) -> None:
     mirrors = [Mirror(rundir, name) for name in (ledger.FILE, metrics.FILE)]
     lines = MetricsFile(mirrors[1].path, attempt)
     apart = changed is not None and attempt > 1  # a ledger that knows the step refuses another digest
@@ -81,7 +90,8 @@ def _write_steps(rundir: RunDir, attempt: int, steps: range, size: int, bad: int
         tokens = {"web": round(TOKENS * values["shares"]["web"]), "code": round(TOKENS * values["shares"]["code"])}
         dropped = {"quarantined: no text": {"count": 1, "first": [["web", "web.jsonl", 4096 + step]]}} if step % 50 == 7 else {}
         rest = {"attempt": attempt, "generation": attempt, "world_size": size, "loss": values["loss"], "tokens": tokens}
-        known.append(step=step, digest=digest, lanes=[digest], **rest, **({"dropped": dropped} if dropped else {}))
+        if digests:
+            known.append(step=step, digest=digest, lanes=[digest], **rest, **({"dropped": dropped} if dropped else {}))
         lines.write(step, {**values, "digest": digest.hex()})
     lines.close()
     known.close()

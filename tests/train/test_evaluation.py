@@ -114,7 +114,8 @@ def test_every_row_of_the_held_out_text_counts_once_at_every_size(tmp_path, docu
 
 @pytest.mark.parametrize("documents", [1, 101])
 def test_ranks_whose_held_out_text_ends_before_that_of_others_keep_in_step(tmp_path, documents):
-    data = held_out_text(tmp_path / "held", documents)
+    other = held_out_text(tmp_path / "other", documents + 1)
+    data = {**held_out_text(tmp_path / "held", documents), "other": other["held"]}
     losses = set()
     for size in (1, 4 if documents == 1 else 2):
         folder = tmp_path / str(size)
@@ -124,7 +125,8 @@ def test_ranks_whose_held_out_text_ends_before_that_of_others_keep_in_step(tmp_p
         assert [status for status, _ in found] == [0] * size, found
         assert "held-out text: all " in found[0][1]
         (line,) = series(RunDir(str(folder)))
-        losses.add((line["eval_loss"], line["eval_tokens"]))
+        losses.add((line["eval_loss"], line["eval_tokens"], *sorted(line["eval_losses"].items())))
+        assert line["eval_losses"].keys() == {"held", "other"}
     assert len(losses) == 1
 
 

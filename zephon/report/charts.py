@@ -140,14 +140,17 @@ class Painter:
             for place, (name, shares) in enumerate(sorted(run.curves.group("shares").items())):
                 colour = COLOURS[place % len(COLOURS)]
                 line = {"color": colour, "width": 1.5}
-                sofar = np.cumsum(np.nan_to_num(shares) * tokens) / np.maximum(np.cumsum(tokens), 1.0)
-                traces.append(self._trace(run.curves, extremes(sofar, self._points), sofar, name, line=line))
-                ends = np.array([0, len(run.curves) - 1])
+                total = np.cumsum(np.nan_to_num(shares) * tokens) / np.maximum(np.cumsum(tokens), 1.0)
+                share = run.curves.group("realized").get(name, total)  # older runs have the shares of single steps alone
+                traces.append(self._trace(run.curves, extremes(share, self._points), share, name, line=line))
                 goal = np.full(len(run.curves), wanted.get(name, np.nan))
+                if phased := run.curves.group("targets"):  # a dataset that rests is not named
+                    goal = np.nan_to_num(phased.get(name, np.zeros(len(run.curves))))
+                ends = extremes(goal, self._points // 2)
                 dashed = {**line, "dash": "dash", "width": 1}
                 traces.append(self._trace(run.curves, ends, goal, f"{name}, target", line=dashed))
             title = "Shares of the datasets" + (f": {run.name}" if len(self._runs) > 1 else "")
-            note = "Share of all tokens up to each step; dashed: the mixture's target."
+            note = "Share of the tokens of the newest thousand steps; dashed: the mixture's target over them."
             yield Chart(id=f"shares-{number}", title=title, unit="of the tokens", traces=traces, format=PERCENT, note=note)
 
     def _dataset_losses(self) -> Iterator[Chart]:

@@ -14,7 +14,7 @@ from zephon.run.contract_file import Contract, has_contract, read_contract
 from zephon.run.data_end import read_data_end
 from zephon.run.directory import RunDir
 from zephon.run.environment import Environment, read_environment
-from zephon.run.evaluation import HeldOutLoss, read_evaluation
+from zephon.run.evaluation import HeldOutLoss, TaskScore, read_evaluation, read_tasks
 from zephon.run.events import Event, read_events
 from zephon.run.finished import missing_at_end
 from zephon.run.specs import newest_spec
@@ -82,6 +82,7 @@ class RunRecord:
     checkpoints: Sequence[Checkpoint]
     settings: Mapping[str, Setting]
     evaluation: HeldOutLoss | None
+    tasks: Sequence[TaskScore]
 
     @property
     def steps(self) -> int:
@@ -142,6 +143,7 @@ def read_run(rundir: RunDir, *, state: str = "") -> RunRecord:
         checkpoints=[_checkpoint(rundir, step) for step in checkpoints.steps_on_disk(rundir)],
         settings=_settings(spec, environments),
         evaluation=read_evaluation(rundir),
+        tasks=read_tasks(rundir),
     )
 
 

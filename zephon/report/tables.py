@@ -171,6 +171,29 @@ def events(run: RunRecord) -> Table:
     return Table(title="Events", headings=headings, rows=rows, numbers=["Step"], minor=minor, note=note)
 
 
+def evaluation(run: RunRecord) -> Table:
+    """Held-out loss of the last checkpoint that was evaluated, and every task's accuracy."""
+    rows = []
+    if run.evaluation is not None:
+        held, count = run.evaluation, f"{run.evaluation.tokens:,} tokens"
+        rows.append(["all held-out text", str(held.step), count, f"loss {held.loss:.4f}", "", ""])
+        rows += [[name, str(held.step), "", f"loss {loss:.4f}", "", ""] for name, loss in held.by_dataset.items()]
+    rows += [
+        [
+            task.task,
+            str(task.step),
+            f"{task.items:,} items",
+            f"{task.accuracy:.2%}",
+            f"{task.baseline:.2%}",
+            f"{task.centred:.4f}",
+        ]
+        for task in run.tasks
+    ]
+    note = "" if rows else "Neither the stage evaluate nor zephon evaluate has been run."
+    headings = ["Set or task", "Step", "Of", "Result", "Guessing", "Centred accuracy"]
+    return Table(title="Evaluation", headings=headings, rows=rows, numbers=headings[1:], note=note)
+
+
 def checkpoints(run: RunRecord) -> Table:
     """Each checkpoint with its size."""
     rows = [

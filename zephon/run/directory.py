@@ -5,6 +5,7 @@
     lease.json lease.lock  who holds the run                       launcher, supervisor               run/lease.py
     calibration.json       tokens a byte of each dataset           rank 0, stage calibrate            run/calibration.py
     evaluation.json        loss on held-out data                   stage evaluate                     run/evaluation.py
+    tasks.json             accuracy on tasks                       zephon evaluate                    run/evaluation.py
     report.html            the page of the run                     stage report, launcher             report/stage.py
     generation.json        the membership that may write           coordinator                        run/generation.py
     generations/           every membership that was claimed       coordinator                        run/generation.py

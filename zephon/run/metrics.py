@@ -42,7 +42,7 @@ class StepValues(TypedDict):
         memory: bytes, see train/usage.py.
         save_s: seconds that the newest save took, of its own process; a save in the background costs training less.
         mfu: the share of the device's peak, where the peak is known.
-        eval_loss, eval_tokens: where the step ended with an evaluation.
+        eval_loss, eval_tokens, eval_losses: where the step ended with an evaluation; the last one of each held-out set.
     """
 
     time: float
@@ -69,6 +69,7 @@ class StepValues(TypedDict):
     targets: NotRequired[dict[str, float]]
     eval_loss: NotRequired[float]
     eval_tokens: NotRequired[int]
+    eval_losses: NotRequired[dict[str, float]]
 
 
 class MetricsFile:

@@ -6,7 +6,7 @@ loop.py         the training loop
 feed.py         RunSpec -> loader -> one StepBatch per optimizer step and rank; step.py what all ranks agree on
 model.py        the decoder; attention.py its document mask
 reduction.py    gradients of one global batch: default or canonical; ddp.py the hook that sums over ranks
-evaluation.py   loss on held-out text
+evaluation.py   loss on held-out text; tasks.py multiple choice, task_files.py its formats
 records.py      what rank 0 writes of each step; metrics.py the sinks
 checkpoint.py   PyTorch's distributed checkpoint, complete or absent; hf.py weights to and from Hugging Face
 stages.py       calibration and evaluation as stages of a run

@@ -9,13 +9,15 @@ power-of-two size. Between two parts all ranks agree whether one of them was ask
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from zephon.errors import ConfigError, ZephonError
+from zephon.train.loss import DatasetLoss, dataset_losses, sums_by_dataset
 from zephon.train.reduction import block_size
 from zephon.train.session import Session
 from zephon.train.step import TokenRows, first_error, rank_report
@@ -24,10 +26,11 @@ from zephon.types import IGNORE_INDEX
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Mean cross entropy per trained token, and how many tokens that was."""
+    """Mean cross entropy per trained token, and how many tokens that was; ``datasets`` the same of each held-out set."""
 
     loss: float
     tokens: int
+    datasets: dict[str, DatasetLoss] = field(default_factory=dict)
 
 
 class Evaluation:
@@ -37,6 +40,7 @@ class Evaluation:
         self._session = session
         self._rows: list[TokenRows] | None = None
         self._tokens = 0
+        self._trained: dict[str, int] = {}
 
     def due(self, step: int) -> bool:
         """Whether to evaluate after ``step`` steps."""
@@ -74,23 +78,22 @@ class Evaluation:
     def _evaluate(self, steps: list[TokenRows], leaving: Callable[[], bool]) -> Result | None:
         session, trainer = self._session, self._session.spec.trainer
         size = block_size(session.spec) if trainer.reduction == "canonical" else trainer.microbatch_size
-        losses: list[float] = []
+        losses: list[list[float]] = []
         for rows in steps:
             if any(session.membership.exchange(leaving())):
                 return None
-            losses += [
-                float(session.losses(part)[1].sum(dtype=torch.float64))
-                for part in rows.to(session.membership.device).split(size)
-            ]
+            parts = rows.to(session.membership.device).split(size)
+            losses += [sums_by_dataset(session.losses(part)[1], part.datasets, len(self._trained)).tolist() for part in parts]
         gathered = session.membership.exchange_data_parallel(losses)
-        return Result(loss=math.fsum(loss for rank in gathered for loss in rank) / self._tokens, tokens=self._tokens)
+        loss, *by_dataset = (math.fsum(column) for column in zip(*itertools.chain.from_iterable(gathered), strict=True))
+        return Result(loss=loss / self._tokens, tokens=self._tokens, datasets=dataset_losses(self._trained, by_dataset))
 
     def _read(self, leaving: Callable[[], bool]) -> list[TokenRows] | None:
         """This rank's part of the held-out text by step, with as many rows as the others have; None where a rank leaves."""
         session, membership = self._session, self._session.membership
         assert session.job.held_out is not None
         feed, steps, ended = session.job.held_out(membership.dp_rank, membership.dp_size), list[TokenRows](), False
-        self._tokens = 0
+        self._tokens, self._trained = 0, {}
         try:
             source = feed.steps()
             while self._tokens < session.spec.trainer.eval_tokens:
@@ -110,6 +113,8 @@ class Evaluation:
                 rows = batch.rows if batch is not None else _weightless(steps, session.spec.pipeline.context_length)
                 steps.append(rows.padded(max(report.rows for report in reports)))
                 self._tokens += sum(report.tokens for report in reports)
+                for name, count in itertools.chain.from_iterable(report.trained.items() for report in reports):
+                    self._trained[name] = self._trained.get(name, 0) + count
         finally:
             feed.close()
         if not self._tokens:

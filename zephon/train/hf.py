@@ -15,20 +15,15 @@ import argparse
 import json
 from pathlib import Path
 
-import torch
-import torch.distributed.checkpoint as dcp
-from torch import Tensor, nn
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch import nn
 
-from zephon.errors import ConfigError, StateError, not_installed
+from zephon.errors import ConfigError, not_installed
 from zephon.ops.tokenizers import Tokenizer, load_tokenizer
-from zephon.run.checkpoints import complete_steps
 from zephon.run.directory import RunDir
 from zephon.run.specs import newest_spec
 from zephon.spec.experiment import ModelSpec
-from zephon.train import checkpoint
-from zephon.train.distributed import ProcessInfo, join
 from zephon.train.model import assign, hidden_dim
+from zephon.train.weights import read_weights
 from zephon.types import Json
 
 _DERIVED = ".rotary_emb.inv_freq"  # older files hold what follows from rope_theta
@@ -111,29 +106,11 @@ def export(run: RunDir, out: Path, *, step: int | None = None) -> Path:
         from safetensors.torch import save_file
     except ImportError as error:
         raise not_installed("writing weights for Hugging Face", "safetensors", "hf") from error
-    steps = complete_steps(run)
-    if not steps or (step is not None and step not in steps):
-        raise StateError(
-            f"{run.url} has no complete checkpoint of step {step}" if steps else f"{run.url} has no complete checkpoint",
-            remedy=f"use one of {', '.join(map(str, steps))}" if steps else "train until the first checkpoint",
-        )
-    chosen = steps[-1] if step is None else step
+    _, tensors = read_weights(run, step=step)
     spec = newest_spec(run)
-    reader = checkpoint.reader(run, chosen)
-    saved = reader.read_metadata().state_dict_metadata
-    tensors: dict[str, Tensor] = {
-        name: torch.empty(entry.size)
-        for name, entry in saved.items()
-        if name.startswith("model.") and isinstance(entry, TensorStorageMetadata)
-    }
-    membership = join(ProcessInfo(), device=torch.device("cpu"))
-    try:
-        dcp.load(tensors, storage_reader=reader, process_group=membership.saving)
-    finally:
-        membership.leave()
     out.mkdir(parents=True, exist_ok=True)
-    save_file({hf_name(n.removeprefix("model.")): t for n, t in tensors.items()}, out / "model.safetensors", {"format": "pt"})
-    vocab_size = len(tensors["model.embed.weight"])
+    save_file({hf_name(name): tensor for name, tensor in tensors.items()}, out / "model.safetensors", {"format": "pt"})
+    vocab_size = len(tensors["embed.weight"])
     tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
     config = hf_config(spec.model, vocab_size=vocab_size, length=spec.pipeline.context_length, tokenizer=tokenizer)
     _write(out / "config.json", config)

@@ -95,6 +95,7 @@ class Records:
         values = measured(session, step, update, digest=digest.hex(), generation=self._generation)
         if held_out is not None:
             values["eval_loss"], values["eval_tokens"] = held_out.loss, held_out.tokens
+            values["eval_losses"] = {name: loss.mean for name, loss in held_out.datasets.items()}
         self._shares.add(step.step, step.by_dataset)
         values["realized"], values["targets"] = self._shares.realized, self._shares.targets
         for sink in self._sinks:

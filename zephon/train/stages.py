@@ -57,7 +57,8 @@ def evaluate(run: RunDir, spec: RunSpec) -> Json:
         try:
             held_out = Evaluation(session)()
             assert held_out is not None  # nobody asks a stage's ranks to leave together
-            result = HeldOutLoss(step=session.step, loss=held_out.loss, tokens=held_out.tokens)
+            losses = {name: loss.mean for name, loss in held_out.datasets.items()}
+            result = HeldOutLoss(step=session.step, loss=held_out.loss, tokens=held_out.tokens, by_dataset=losses)
         finally:
             session.close()
     finally:

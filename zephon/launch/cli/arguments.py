@@ -65,6 +65,7 @@ class Arguments:
     tail: int | None = None
     yes: bool = False
     no_wait: bool = False
+    tasks: str | None = None
     out: str | None = None
     open: bool = False
     version: bool = False

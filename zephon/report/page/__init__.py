@@ -67,6 +67,7 @@ def _sections(records: Sequence[RunRecord]) -> list[Section]:
     data = [named(make(run), run) for run in records for make in (tables.datasets, tables.dropped)]
     proof = [*([tables.comparison(records)] if several else []), *(named(tables.legs(run), run) for run in records)]
     happened = [named(make(run), run) for run in records for make in (tables.resizes, tables.events)]
+    saved = [named(make(run), run) for run in records for make in (tables.evaluation, tables.checkpoints)]
     settings = [tables.differences(records)] if several else [tables.settings(records[0])]
     return [
         Section(id="loss", title="Loss", charts=("loss",)),
@@ -74,7 +75,7 @@ def _sections(records: Sequence[RunRecord]) -> list[Section]:
         Section(id="data", title="Data", charts=("dataset-loss", "shares", "padding", "segments"), tables=data),
         Section(id="proof", title="Proof", tables=proof),
         Section(id="events", title="What happened", tables=happened),
-        Section(id="checkpoints", title="Checkpoints", tables=[named(tables.checkpoints(run), run) for run in records]),
+        Section(id="checkpoints", title="Checkpoints", tables=saved),
         Section(id="configuration", title="Configuration", tables=settings),
     ]
 
