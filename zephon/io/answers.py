@@ -15,7 +15,18 @@ from typing import Any, NamedTuple
 from zephon.io.filesystem import FileSystem
 from zephon.types import Json
 
-CONTENT = ("ETag", "etag", "md5Hash", "Content-MD5", "mtime", "LastModified", "Last-Modified", "last_modified", "created")
+CONTENT = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "Content-MD5",
+    "blob_id",
+    "mtime",
+    "LastModified",
+    "Last-Modified",
+    "last_modified",
+    "created",
+)
 SILENT_S = 30  # a web server that sends nothing for so long has gone
 _PART = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
@@ -157,9 +168,15 @@ def _is_garbled(cause: BaseException) -> bool:
     return type(cause).__module__ == "aiohttp.http_exceptions"
 
 
+_NETWORK = {
+    *("aiohttp", "botocore", "urllib3", "requests", "http", "ssl", "socket", "google", "azure"),
+    *("httpx", "httpx2", "httpcore", "httpcore2", "huggingface_hub", "gcsfs"),
+}
+
+
 def _is_of_network(cause: BaseException) -> bool:
     package = type(cause).__module__.partition(".")[0]
-    return package in ("aiohttp", "botocore", "urllib3", "requests", "http", "ssl", "socket", "google", "azure", "httpx")
+    return package in _NETWORK
 
 
 def _status(error: BaseException) -> int | None:

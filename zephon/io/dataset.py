@@ -16,6 +16,7 @@ from zephon.io import builtin
 from zephon.io.field import rename
 from zephon.io.filesystem import FileSystem
 from zephon.io.formats.base import Format, Shard, format_named, refuse_array
+from zephon.io.hub import at_commit, commit_of, is_hub
 from zephon.io.in_memory import InMemoryShard
 from zephon.io.joined_fields import is_template, join_fields, parts_of
 from zephon.io.listing import list_files, unusable
@@ -44,6 +45,7 @@ class Dataset:
         files: what stands for the real file behind each shard, whatever its name here; empty for data in memory.
         renames: fields that get another name at reading, old (or a template of several) to new.
         selection: which of the documents are used.
+        revision: the commit that was listed, of a store that has some; else empty.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Dataset:
     files: tuple[Hashable, ...] = dataclasses.field(default=(), repr=False)
     renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
     selection: Selection = dataclasses.field(default_factory=Selection)
+    revision: str = ""
 
     @staticmethod
     def from_path(name: str, path: str, *, fmt: str | None = None) -> Dataset:
@@ -80,9 +83,10 @@ class Dataset:
             )
         if path.startswith("stdlib://"):
             return _built_in(name, path)
+        revision = commit_of(path) if is_hub(path) else ""
         try:
             with Watch(), noted(f"the listing of {path}"):
-                fs, root, names, sizes, skipped, files = list_files(path)
+                fs, root, names, sizes, skipped, files = list_files(at_commit(path, revision) if revision else path)
         except NotFound as error:
             raise NotFound(f"dataset {name!r}: {error.what}", follows=error.follows, remedy=error.remedy) from error
         if beside := beside_saved(fs, root, names, path):
@@ -110,7 +114,7 @@ class Dataset:
         except UnicodeEncodeError as error:
             broken = next(file for file in names if any("\ud800" <= mark <= "\udfff" for mark in file))
             raise unusable(path, f"the name of a file is not UTF-8: {broken!r}") from error
-        return Dataset(name, chosen, tuple(names), np.array(sizes, np.int64), root, fs, files=tuple(files))
+        return Dataset(name, chosen, tuple(names), np.array(sizes, np.int64), root, fs, files=tuple(files), revision=revision)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "files": ()}  # asked for where datasets are put together, and not by a reader
@@ -255,6 +259,7 @@ class Dataset:
         lines = [f"{size} {shard}\n" for shard, size in zip(self.shards, self.sizes.tolist(), strict=True)]
         lines += [f"renamed {old!r} {new!r}\n" for old, new in sorted(self.renames.items())]
         lines += self.selection.lines()
+        lines += [f"revision {self.revision}\n"] if self.revision else []
         digest.update("".join(lines).encode())
         return digest.hexdigest()
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import itertools
+import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from zephon.errors import ConfigError, ZephonError
+from zephon.io.content import content_of
 from zephon.io.dataset import Dataset
+from zephon.io.hub import at_commit, commit_of, is_hub
 from zephon.io.joined_fields import is_template
-from zephon.spec.experiment import DatasetSpec, EvalDatasetSpec
+from zephon.spec.experiment import DatasetSpec, EvalDatasetSpec, RunSpec
 from zephon.types import Json
 
 
@@ -19,7 +24,15 @@ def dataset_named(at: str, name: str, spec: DatasetSpec | EvalDatasetSpec) -> Da
         NotFound: nothing is there.
         ConfigError: what is there cannot be used.
     """
-    listed = _listed(at, name, spec.path, spec.format)
+    path = spec.path
+    if spec.revision is not None:
+        if not is_hub(path):
+            raise ConfigError(
+                f"{at}.revision={spec.revision} of {path!r}, which has no revisions",
+                remedy="leave it out; it belongs to hf://datasets/ORG/NAME/...",
+            )
+        path = at_commit(path, spec.revision)
+    listed = _listed(at, name, path, spec.format)
     return _selected(at, listed, lambda: listed.select(shards=spec.shards)) if spec.shards is not None else listed
 
 
@@ -87,11 +100,12 @@ def _listed(field: str, name: str, path: str, fmt: str | None) -> Dataset:
 
 
 def listings(
-    datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec], *, at: str = "data.datasets"
+    datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec], *, at: str = "data.datasets", content: bool = False
 ) -> dict[str, Json]:
     """``{dataset: {"files", "size", "sha256"}}``: the data files of a run, which its contract pins.
 
-    The hash covers format, names and sizes, which is what a plan is made from.
+    The hash covers format, names and sizes, which is what a plan is made from. With ``content`` it also covers the hash of each
+    file, and ``shards`` has these by name.
 
     Raises:
         ConfigError: a dataset that is not there or cannot be used, with the field below ``at`` that names it.
@@ -101,4 +115,25 @@ def listings(
     for name, spec in specs:
         dataset = dataset_named(f"{at}.{name}", name, spec)
         listed[name] = {"files": len(dataset.shards), "size": dataset.size, "sha256": dataset.identity}
+        if content:
+            shards = content_of(dataset)
+            both = json.dumps([dataset.identity, sorted(shards.items())])
+            listed[name] |= {"sha256": hashlib.sha256(both.encode()).hexdigest(), "shards": shards}
     return listed
+
+
+def with_revisions(spec: RunSpec, pinned: Mapping[str, object]) -> RunSpec:
+    """The experiment with the commit of each dataset of the Hub: that of the run's contract, or what the path stands for now.
+
+    Args:
+        pinned: the contract's pinned fields; empty for a run that has none yet.
+    """
+    datasets = dict(spec.data.datasets)
+    for name, dataset in datasets.items():
+        if is_hub(dataset.path) and dataset.revision is None:
+            at = f"data.datasets.{name}"
+            known = pinned.get(f"{at}.revision") if pinned.get(f"{at}.path") == dataset.path else None
+            datasets[name] = dataclasses.replace(dataset, revision=str(known) if known else commit_of(dataset.path))
+    if datasets == spec.data.datasets:
+        return spec
+    return dataclasses.replace(spec, data=dataclasses.replace(spec.data, datasets=datasets))

@@ -66,6 +66,11 @@ def _through_fsspec(url: str) -> tuple[FileSystem, str]:
     return (LOCAL if isinstance(fs, LocalFileSystem) else fs), path
 
 
+def forget_file_systems() -> None:
+    """Makes the file system of each URL again: credentials or an endpoint are others now."""
+    _through_fsspec.cache_clear()
+
+
 def is_local(fs: FileSystem | None) -> bool:
     return isinstance(fs, Local)
 

@@ -98,10 +98,19 @@ def _changed_files(old: Json, new: Json) -> list[Difference]:
     def shown_files(listing: Json) -> str:
         return f"{listing['files']} files, {listing['size']:,} units, sha256 {listing['sha256'][:12]}"
 
+    def shown_change(listing: Json, other: Json) -> str:
+        ours, theirs = listing.get("shards", {}), other.get("shards", {})
+        names = [name for name in sorted(ours) if theirs and ours[name] != theirs.get(name)]
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return shown_files(listing) + (f", {names[0]!r} is {ours[names[0]][:12]}{more}" if names else "")
+
     both = sorted(old.keys() & new.keys())
     changed = [name for name in both if old[name]["sha256"] != new[name]["sha256"]]
     return [
-        Difference("pinned", f"data.datasets.{name}{FILES}", shown_files(old[name]), shown_files(new[name])) for name in changed
+        Difference(
+            "pinned", f"data.datasets.{name}{FILES}", shown_change(old[name], new[name]), shown_change(new[name], old[name])
+        )
+        for name in changed
     ]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zephon.errors import ConfigError
-from zephon.io.named import listings
+from zephon.io.named import listings, with_revisions
 from zephon.launch import contract as contracts
 from zephon.launch.backends.registry import backend, backend_of
 from zephon.launch.config.compose import check
@@ -65,6 +65,16 @@ def rundir_of(spec: RunSpec) -> RunDir:
     return RunDir(absolute(url))
 
 
+def as_read(spec: RunSpec) -> RunSpec:
+    """The experiment with the commits of its datasets on the Hugging Face Hub: those of the run, or what is there now.
+
+    Raises:
+        ConfigError: the Hub cannot be asked.
+    """
+    rundir = rundir_of(spec)
+    return with_revisions(spec, read_contract(rundir).pinned if has_contract(rundir) else {})
+
+
 def url_of(spec: RunSpec, rundir: RunDir) -> str:
     """The run directory as the nodes see it."""
     return rundir.url if backend(spec.scheduler.name).here else f"{spec.runs.rstrip('/')}/{spec.name}"
@@ -106,6 +116,7 @@ def start(
     """
     worker = worker or worker_of(spec)
     check(spec)
+    spec = as_read(spec)
     stages.check(spec, here=backend(spec.scheduler.name).here)
     parent = None
     if fork is not None:
@@ -244,7 +255,9 @@ def data_seen(spec: RunSpec, *, ids: bool = True) -> contracts.Seen:
     """
     if not backend(spec.scheduler.name).here:
         return contracts.NOTHING_SEEN
-    return contracts.Seen(files=listings(spec.data.datasets), token_ids=_token_ids(spec) if ids else None)
+    return contracts.Seen(
+        files=listings(spec.data.datasets, content=spec.data.identity == "content"), token_ids=_token_ids(spec) if ids else None
+    )
 
 
 def _token_ids(spec: RunSpec) -> str | None:

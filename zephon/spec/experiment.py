@@ -35,7 +35,9 @@ from zephon.spec.fields import (
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetSpec(Spec):
     """``on_error``: what happens to a document that cannot be used; None follows ``data.on_error``. ``shards``, ``where`` and
-    ``fraction`` select a part of the data; ``tokens`` names the tokenizer whose ids are stored in place of text."""
+    ``fraction`` select a part of the data. ``tokens`` names the tokenizer whose ids are stored in place of text, and
+    ``revision`` the commit of a dataset on the Hugging Face Hub, which the first start resolves.
+    """
 
     path: str = pinned()
     format: str | None = pinned(None)
@@ -46,6 +48,7 @@ class DatasetSpec(Spec):
     where: str | None = pinned(None, late=True)
     fraction: tuple[float, float] | None = pinned(None, late=True)
     tokens: str | None = pinned(None, late=True)
+    revision: str | None = pinned(None, late=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,6 +88,7 @@ class DataSpec(Spec):
     phases: dict[str, PhaseSpec] | None = pinned(None, late=True)
     controller: ControllerSpec = pinned(ControllerSpec(), late=True)
     decisions: str | None = pinned(None, late=True)
+    identity: Literal["names", "content"] = pinned("names", late=True)
     on_error: OnError = pinned("raise", late=True)
     quarantine_budget: NotNegative = free(100, late=True)
 
@@ -171,6 +175,7 @@ class EvalDatasetSpec(Spec):
     where: str | None = free(None, late=True)
     fraction: tuple[float, float] | None = free(None, late=True)
     tokens: str | None = free(None, late=True)
+    revision: str | None = free(None, late=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -117,10 +117,10 @@ _INPUTS: dict[str, Callable[[_Context], Inputs]] = {
 }
 
 
-def _files(datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec], **at: str) -> object:
+def _files(datasets: Mapping[str, DatasetSpec] | Mapping[str, EvalDatasetSpec], at: str = "data.datasets") -> object:
     from zephon.io.named import listings  # late: a coordinator needs no reader
 
-    return listings(datasets, **at)
+    return listings(datasets, at=at)
 
 
 def _digest(rundir: RunDir, path: str, stage: Stage) -> str:

@@ -126,7 +126,7 @@ class _Plan:
 
 def plan(arguments: Arguments, console: Console) -> int:
     """Prints the plan; exit status 65 when a start would be refused."""
-    spec = compose(arguments.overrides, config_dir=arguments.config_dir).spec
+    spec = launcher.as_read(compose(arguments.overrides, config_dir=arguments.config_dir).spec)
     stages.check(spec, here=backend(spec.scheduler.name).here)
     rundir = launcher.rundir_of(spec)
     attempt = max(rundir.attempts(), default=0) + 1

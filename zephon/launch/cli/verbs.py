@@ -41,6 +41,7 @@ def run(arguments: Arguments, console: Console) -> int:
     if arguments.cfg or arguments.info:
         console.print(config_text(composed, sources=arguments.info), markup=False, highlight=False)
         return 0
+    composed = dataclasses.replace(composed, spec=launcher.as_read(composed.spec))
     rundir = launcher.rundir_of(composed.spec)
     if arguments.fork is None and rundir.attempts() and (status := status_of(rundir)).live:
         return _converge(composed, rundir, status, arguments, console)
