@@ -56,7 +56,7 @@ class OwnFiles:
             if batch.step < self._from:
                 continue
             digests = {first + slot: digest for slot, digest in batch.digests.items()}
-            state = {"step": batch.step + 1, "lanes": {self._rank: b""}}
+            state = {"step": batch.step + 1, "lanes": {self._rank: batch.state["lanes"][0]}}
             yield dataclasses.replace(batch, digests=digests, state=state)
 
     def dropped_at_end(self, state: SavedState | None) -> list[tuple[int, DropSummary]]:

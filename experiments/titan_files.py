@@ -20,7 +20,7 @@ import numpy as np
 
 from experiments.arms import TITAN, Corpus, Setting, cut, digests, losses, rows, spec_of, train
 from experiments.recording import recorded
-from zephon.cursor import SavedState
+from zephon.cursor import Cursor, SavedState
 from zephon.errors import StateError
 from zephon.run.directory import RunDir
 from zephon.run.ledger import sequence_digest
@@ -38,11 +38,11 @@ ANEW = "ZEPHON_EXPERIMENT_ANEW"
 class TitanFiles:
     """The steps of one rank, from TorchTitan's loader: each rank has its part of the documents of each dataset."""
 
-    def __init__(self, spec: RunSpec, rank: int, size: int) -> None:
+    def __init__(self, spec: RunSpec, run: RunDir, rank: int, size: int) -> None:
         from torchtitan.components.tokenizer import HuggingFaceTokenizer
         from torchtitan.hf_datasets import text_datasets as theirs
 
-        self._rank, self._share, self._step = rank, spec.global_batch_size // size, 0
+        self._run, self._rank, self._share, self._step = run, rank, spec.global_batch_size // size, 0
         for name, dataset in spec.data.datasets.items():
             load = _Streamed(sorted(map(str, Path(dataset.path).glob("*.jsonl"))))
             theirs.DATASETS[name] = theirs.DatasetConfig(path="", loader=load, sample_processor=_text)
@@ -61,7 +61,8 @@ class TitanFiles:
         self._step = state["step"]
         if os.environ.get(ANEW):
             return
-        together = {key: value for saved in state["lanes"].values() for key, value in pickle.loads(saved).items()}
+        saved = [Path(file).read_bytes() for file in sorted(self._run.fs.glob(self._saved(self._step, "*")))]
+        together = {key: value for part in saved for key, value in pickle.loads(part).items()}
         try:
             self._loader.load_state_dict(together)
         except (AssertionError, KeyError) as error:
@@ -73,9 +74,14 @@ class TitanFiles:
             ids, positions = inputs["input"], inputs["positions"]
             whole = np.concatenate([ids.numpy(), labels[:, -1:].numpy()], axis=1)
             hashed = {first + slot: sequence_digest(row) for slot, row in enumerate(whole)}
-            state = {"step": step + 1, "lanes": {self._rank: pickle.dumps(self._loader.state_dict())}}
+            Path(self._saved(step + 1, self._rank)).write_bytes(pickle.dumps(self._loader.state_dict()))
+            state = {"step": step + 1, "lanes": {self._rank: Cursor().encode()}}
             taken = TokenRows(input_ids=ids, labels=labels, positions=positions)
             yield StepBatch(step=step, rows=taken, digests=hashed, state=state)
+
+    def _saved(self, step: int, rank: object) -> str:
+        """Where a rank's state after so many steps is: lanes of a checkpoint hold cursors and nothing else."""
+        return self._run.path(f"titan-{step}-{rank}.pickle")
 
     def dropped_at_end(self, state: SavedState | None) -> list[tuple[int, DropSummary]]:
         return []
@@ -129,7 +135,7 @@ def beside(text: Corpus, setting: Setting, folder: Path, begun: int) -> list[tup
 
 def job(spec: RunSpec, run: RunDir, membership: Membership, **more: Any) -> Job:
     """The product's job with another feed."""
-    return recorded(job_for(spec, run, membership, **more), lambda rank, size: TitanFiles(spec, rank, size))
+    return recorded(job_for(spec, run, membership, **more), lambda rank, size: TitanFiles(spec, run, rank, size))
 
 
 if __name__ == "__main__":
