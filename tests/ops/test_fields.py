@@ -179,6 +179,42 @@ def test_a_mask_or_labels_of_another_length_than_the_tokens_are_a_bad_document(
     assert [row["input_ids"][0] for row in kept] == [i for i in range(3) if i != place]
 
 
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("name", ["loss_mask", "labels"])
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ([1.0, float("nan"), 0.0, 1.0], None),
+        ([1.0, float("inf"), 0.0, 1.0], None),
+        (["1", "0", "0", "1"], None),
+        ([1, 0, 0, 1], pa.list_(pa.decimal128(5, 0))),
+    ],
+    ids=["nan", "infinite", "text", "decimal"],
+)
+def test_a_mask_that_is_no_mask_is_a_bad_document_and_never_left_out(
+    tmp_path: Path, fmt: str, name: str, value: list[object], kind: pa.DataType | None
+) -> None:
+    if (kind is not None and fmt != "parquet") or (fmt == "jsonl" and isinstance(value[0], float)):
+        pytest.skip("the format has no such numbers")
+    dataset = stored(tmp_path, fmt, [{"input_ids": [1, 2, 3, 4], name: value}], **({name: kind} if kind else {}))
+    with pytest.raises(DataError, match=f"field '{name}' holds") as caught:
+        packed(pipeline(dataset))
+    assert "shard 'a" in "".join(caught.value.__notes__)
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="two columns are called 'text'"):
+        list(pipeline(Dataset.from_path("d", str(tmp_path))).tokenize(tokenizer_id="bytes", field="text").batch(1))
+
+
+def test_a_page_of_a_server_that_refuses_is_no_shard_of_two_bad_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("<!DOCTYPE html>\n<html><body>403</body></html>\n")
+    made = pipeline(Dataset.from_path("d", str(tmp_path)), on_error="quarantine")
+    with pytest.raises(DataError, match="a page of HTML or XML"):
+        list(made.tokenize(tokenizer_id="bytes", field="text").batch(1))
+
+
 def test_shards_of_parquet_may_differ_in_columns_that_nobody_uses(tmp_path: Path) -> None:
     pq.write_table(pa.table({"input_ids": [[1, 2]], "url": ["u"], "n": [1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"input_ids": [[3, 4]], "n": [0.5]}), tmp_path / "b.parquet")

@@ -178,6 +178,7 @@ def _one_a_token(columns: Columns, name: str, ids: Ragged) -> Ragged | None:
         values = column_of(columns, name)[0]
         empty = len(ids.values) == 0 and all(isinstance(value, list) and not value for value in values)
         if not empty and not any(_is_numbers(value) for value in values):
+            _refuse_other_lists(columns, name, values)
             return None
         rows = _rows_of(columns, name, ids=False)
         filled = {row.dtype for row in rows if len(row)}
@@ -187,7 +188,18 @@ def _one_a_token(columns: Columns, name: str, ids: Ragged) -> Ragged | None:
         i = int(wrong[0])
         what = f"field {name!r} holds {len(column[i])} numbers beside {len(ids[i])} token ids"
         raise bad_document(columns, i, what, "store one number for each token in every document")
+    if column.values.dtype.kind == "f" and not np.isfinite(column.values).all():
+        i = next(i for i in range(len(column)) if not np.isfinite(column[i]).all())
+        raise bad_document(columns, i, f"field {name!r} holds a number that is not finite", "store numbers in every document")
     return Ragged(_of_own_type(name, column.values), ids.offsets)
+
+
+def _refuse_other_lists(columns: Columns, name: str, values: Sequence[object]) -> None:
+    """Raises DataError for a list of something else than numbers, which nobody would use. One value a document is no column."""
+    for i, value in enumerate(values):
+        if isinstance(value, (list, tuple, np.ndarray)) and len(value) and any(item is not None for item in value):
+            what = f"field {name!r} holds {str(value)[:40]!r} beside token ids, not numbers"
+            raise bad_document(columns, i, what, "store one number for each token, or give the field another name")
 
 
 def _of_own_type(name: str, values: Array) -> Array:

@@ -55,6 +55,13 @@ def documents_of(arrow: ModuleType, shard: Shard, rows: list[int], tables: list[
 
 
 def _columns(arrow: ModuleType, table: Table) -> dict[str, Column]:
+    if len(set(table.column_names)) < len(table.column_names):
+        twice = next(name for name in table.column_names if table.column_names.count(name) > 1)
+        raise DataError(
+            f"two columns are called {twice!r}",
+            follows="nobody could tell which of them is meant",
+            remedy="write the file again with a name for each column",
+        )
     return {name: _column(arrow, table.column(name)) for name in table.column_names}
 
 

@@ -23,6 +23,7 @@ _TAIL = 1 << 14
 _held: Held[bytes] = Held()
 _BOM = b"\xef\xbb\xbf"
 _LINE_FEED = 0x0A
+_MARKUP = (b"<!doctype", b"<html", b"<?xml")
 
 
 class Jsonl:
@@ -154,6 +155,8 @@ def _check_is_text(shard: Shard, first: bytes) -> None:
     if is_array(head):
         raise array_error(shard.path)
     what = not_text(head)
+    if what is None and head.lstrip().lower().startswith(_MARKUP):
+        what = "a page of HTML or XML, as a server answers when it refuses"
     if what is not None:
         raise DataError(
             f"{shard.path} is no JSON Lines: it begins as what is {what}",
