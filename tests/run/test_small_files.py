@@ -85,7 +85,7 @@ def test_a_run_is_calibrated_until_that_is_forgotten(rundir: RunDir) -> None:
     forget_calibration(rundir)
     assert read_calibration(rundir) is None
     write_calibration(rundir, {"docs": Sampled(100, 400, 9000), "web": Sampled(0, 0)})
-    assert read_calibration(rundir) == {"docs": (100, 400, 9000), "web": (0, 0, 0)}
+    assert read_calibration(rundir) == {"docs": Sampled(100, 400, 9000), "web": Sampled(0, 0)}
     forget_calibration(rundir)
     assert read_calibration(rundir) is None
 
