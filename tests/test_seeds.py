@@ -43,3 +43,11 @@ def test_below_stays_below_and_is_even() -> None:
     counts = np.bincount(drawn, minlength=6)
     assert counts.sum() == 60000
     assert abs(counts - 10000).max() < 500
+
+
+def test_a_permutation_finds_where_a_value_is() -> None:
+    for n in (1, 2, 5, 64, 1000):
+        order = KeyedPermutation(derive(3, "inverse", n), n)
+        assert [order.index(order[i]) for i in range(n)] == list(range(n))
+    with pytest.raises(ValueError, match="5 is not below 5"):
+        KeyedPermutation(7, 5).index(5)

@@ -105,6 +105,23 @@ class KeyedPermutation:
             value = self._encrypt(value)
         return value
 
+    def index(self, value: int) -> int:
+        """Where a value is: the inverse of ``self[index]``. Raises ValueError where it is nowhere."""
+        if not 0 <= value < self.n:
+            raise ValueError(f"{value} is not below {self.n}")
+        value = self._decrypt(value)
+        while value >= self.n:
+            value = self._decrypt(value)
+        return value
+
+    def _decrypt(self, value: int) -> int:
+        left, right = value >> self._half, value & self._mask
+        for keyed in reversed(self._rounds):
+            digest = keyed.copy()
+            digest.update(left.to_bytes(8, "little"))
+            left, right = right ^ (int.from_bytes(digest.digest(), "little") & self._mask), left
+        return left << self._half | right
+
     def _encrypt(self, value: int) -> int:
         left, right = value >> self._half, value & self._mask
         for keyed in self._rounds:

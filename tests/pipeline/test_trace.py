@@ -17,6 +17,8 @@ from zephon.launch.cli.main import main
 from zephon.launch.contract import Seen, contract_of
 from zephon.ops.tokenizers import load_tokenizer
 from zephon.pipeline.experiment import pipeline
+from zephon.pipeline.trace import document_named
+from zephon.pipeline.trace_document import trace_document
 from zephon.run.calibration import write_calibration
 from zephon.run.contract_file import write_contract
 from zephon.run.directory import RunDir
@@ -149,3 +151,25 @@ def test_files_that_are_not_those_of_the_run_are_refused(run: tuple[Path, list[D
         data.write_text(before)
     with pytest.raises(ConfigError, match="step=-1 is below 0"):
         zephon.trace(str(folder), step=-1)
+
+
+def test_the_steps_of_a_document_are_those_that_hold_it(
+    run: tuple[Path, list[Documents]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = run
+    held: dict[tuple[str, str, int], set[int]] = {}
+    for step in range(STEPS):
+        for row in zephon.trace(str(folder), step=step).rows:
+            for span in row.documents:
+                held.setdefault(tuple(span.address), set()).add(step)  # type: ignore[arg-type]
+    for address in list(held)[::97]:
+        visits = trace_document(str(folder), address)
+        assert {step for visit in visits for step in visit.steps} == held[address], address
+        assert [visit.epoch for visit in visits] == list(range(len(visits)))
+    address = next(iter(held))
+    assert main(["trace", str(folder), "--document", ":".join(map(str, address))]) == 0
+    assert f"step {min(held[address])}" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="does not exist"):
+        trace_document(str(folder), (address[0], address[1], 1))
+    with pytest.raises(ConfigError, match="not of the form"):
+        document_named("web")

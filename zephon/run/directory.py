@@ -3,6 +3,7 @@
     spec.json              RunSpec of the first start              launcher                           run/specs.py
     contract.json          what the run has promised               launcher                           run/contract_file.py
     lease.json lease.lock  who holds the run                       launcher, supervisor               run/lease.py
+    decisions.json         mixtures that a controller decided on   rank 0                             run/decisions.py
     calibration.json       tokens a byte of each dataset           rank 0, stage calibrate            run/calibration.py
     evaluation.json        loss on held-out data                   stage evaluate                     run/evaluation.py
     tasks.json             accuracy on tasks                       zephon evaluate                    run/evaluation.py

@@ -70,6 +70,17 @@ class ChunkOrder:
         order_key = derive(self._seed, "documents", key, index) if self._shuffle_documents else None
         return Chunk(self.index, epoch, index, self._ranges(key, index), order_key)
 
+    def visit(self, place: int, epoch: int) -> int:
+        """Which visit of a pass has the chunk with a place of the dataset, whose shards are laid end to end."""
+        key, count = epoch if self._reshuffle else 0, self.count
+        index = place // self.chunk_bytes
+        if self.pieces > 1:
+            piece = -(-(place + 1) * count * self.pieces // self.dataset.size) - 1
+            part, within = divmod(piece, count)
+            step, shift = _scatter(self._seed, key, count, self.pieces)[part]
+            index = (within - shift) * pow(step, -1, count) % count
+        return epoch * count + (_order(self._seed, key, count).index(index) if self._shuffle_chunks else index)
+
     def _ranges(self, key: int, index: int) -> tuple[ShardRange, ...]:
         if self.pieces == 1:
             return ranges_between(self.dataset, index * self.chunk_bytes, (index + 1) * self.chunk_bytes)

@@ -58,6 +58,7 @@ class Arguments:
     worker: str | None = None
     json: bool = False
     step: int | None = None
+    document: str | None = None
     text: bool = False
     follow: bool = False
     rank: int | None = None

@@ -86,6 +86,7 @@ FLAGS = {
         read=at_least(0),
         help="the optimizer step, from 0; evaluate: the checkpoint after N steps (default: the newest)",
     ),
+    "--document": Flag(metavar="DATASET:SHARD:ROW", help="the steps of a document, as --step names it"),
     "--text": Flag(help="also what the rows say"),
     "--follow": Flag(short="-f", help="go on until the run ends"),
     "--rank": Flag(metavar="N", read=at_least(0), help="only this global rank (default: all)"),
@@ -232,7 +233,7 @@ VERBS = {
         call="zephon.launch.cli.trace:trace_run",
         names=("RUN",),
         keys=("runs",),
-        flags=("--step", "--text", "--json"),
+        flags=("--step", "--document", "--text", "--json"),
         example="zephon trace exp1 --step 100 --text",
     ),
     "evaluate": Verb(

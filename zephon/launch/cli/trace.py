@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from rich.console import Console
@@ -10,19 +11,28 @@ from zephon.errors import ConfigError
 from zephon.exits import Exit
 from zephon.launch.cli.arguments import Arguments
 from zephon.launch.cli.views import run_of
-from zephon.pipeline.trace import Trace, trace
+from zephon.pipeline.trace import Trace, document_named, trace
+from zephon.pipeline.trace_document import lines, trace_document
 
 _SHOWN = 200  # characters of a row's text, where all of it was not asked for
 
 
 def trace_run(arguments: Arguments, console: Console) -> int:
     """Prints what a step held; 2 where its digest is not the one in the ledger."""
-    if arguments.step is None:
+    if (arguments.step is None) == (arguments.document is None):
         raise ConfigError(
-            "zephon trace needs --step N",
+            "zephon trace needs --step N or --document DATASET:SHARD:ROW",
             follows="nobody could say what is to be shown",
-            remedy="name a step: zephon trace RUN --step 100",
+            remedy="name one of them: zephon trace RUN --step 100",
         )
+    if arguments.document is not None:
+        visits = trace_document(run_of(arguments).url, document_named(arguments.document))
+        if arguments.json:
+            print(json.dumps([dataclasses.asdict(visit) for visit in visits]))
+        for line in [] if arguments.json else lines(visits):
+            console.print(line, highlight=False)
+        return Exit.DONE
+    assert arguments.step is not None
     traced = trace(run_of(arguments).url, step=arguments.step)
     if arguments.json:
         shown = traced.to_dict()
