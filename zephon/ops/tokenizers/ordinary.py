@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from zephon.fastjson import loads
 from zephon.types import Json
 
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -19,7 +20,7 @@ _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 def ordinary(definition: str) -> str:
     """The definition to encode documents with: same ids, no special token from text, no dropout."""
-    loaded: Json = json.loads(definition)
+    loaded: Json = loads(definition.encode())
     model = loaded["model"]
     changed = bool(model.get("dropout"))
     if changed:
@@ -60,19 +61,15 @@ def _reachable(model: Json, special: set[str]) -> set[str]:
         return special
     prefix = model.get("continuing_subword_prefix") or ""
     # A definition has tens of thousands of merges and a few special tokens: those are taken apart, not these put together.
-    merges = set(map(_written, model["merges"]))
+    merges = {merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]}
     return {name for name in special if len(name) == 1 or not merges.isdisjoint(_halves(name, prefix))}
 
 
 def _halves(name: str, prefix: str) -> Iterator[str]:
-    """All merges that would give this name."""
+    """All merges that would give this name, as ``"left right"``. With spaces in it also others, which does no harm."""
     for i in range(1, len(name)):
-        yield f"{name[:i]}\0{name[i:]}"
-        yield f"{name[:i]}\0{prefix}{name[i:]}"
-
-
-def _written(merge: str | list[str]) -> str:
-    return merge.replace(" ", "\0", 1) if isinstance(merge, str) else "\0".join(merge)
+        yield f"{name[:i]} {name[i:]}"
+        yield f"{name[:i]} {prefix}{name[i:]}"
 
 
 def _pair(merge: str | list[str]) -> tuple[str, str]:

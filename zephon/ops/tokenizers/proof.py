@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import json
 import os
 import warnings
@@ -130,11 +131,18 @@ def _few(ids: np.ndarray) -> str:
 
 
 def _version(library: str) -> str | None:
-    import importlib.metadata  # slow to import, and needed by a tokenizer only
+    # By the folder that every installer leaves beside a package, as importlib.metadata does, whose import takes longer than
+    # making a small pipeline.
+    found = importlib.util.find_spec(library)
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        versions = [path.name.split("-")[1] for path in Path(folder).parent.glob(f"{library}-*.dist-info")]
+        if len(versions) == 1:
+            return versions[0].removesuffix(".dist")
+    from importlib import metadata
 
     try:
-        return importlib.metadata.version(library)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
         return None
 
 
