@@ -15,7 +15,7 @@ from zephon.launch.cli.curriculum import picture
 from zephon.launch.cli.main import main
 from zephon.launch.config.compose import compose
 from zephon.launch.contract import Seen, check, contract_of, record
-from zephon.launch.data_plan import DataPlan, DatasetPlan, PhasePlan
+from zephon.launch.data_plan import DataPlan, DatasetPlan, PhasePlan, data_plan
 from zephon.launch.stored import changed
 from zephon.run.contract_file import read_contract, write_contract
 from zephon.run.directory import RunDir
@@ -71,6 +71,16 @@ def test_plan_shows_datasets_with_passes_and_warns_and_draws_the_phases(
     shown = capsys.readouterr().out
     assert "docs" in shown
     assert re.search(r"^ 100% [dc]{64}$", shown, re.M)
+
+
+def test_plan_says_which_documents_packing_would_drop() -> None:
+    few = ["pipeline.context_length=64", "pipeline.packing=first_fit"]
+    warned = data_plan(spec(*few), RunDir("memory://none")).warnings
+    assert any(
+        re.search(r"pack_flat drops documents longer than 65 tokens: of a sample, [\d,]+ of .* of the tokens", w)
+        for w in warned
+    )
+    assert not any("drops" in warning for warning in data_plan(spec(few[0]), RunDir("memory://none")).warnings)
 
 
 def test_the_picture_has_a_column_for_each_part_and_marks_the_phases() -> None:

@@ -128,6 +128,8 @@ def test_the_time_left_is_shown_from_what_the_trainer_writes(written: Written, c
                 "world_size": 2,
                 "generation": 1,
                 "seconds": {"step": seconds},
+                "total_tokens": 3000,
+                "dropped_so_far": {"pack_flat: longer than max_length": {"documents": 2, "tokens": 1000}},
             },
         )
     rank_0.close()
@@ -137,4 +139,6 @@ def test_the_time_left_is_shown_from_what_the_trainer_writes(written: Written, c
     assert "  3 s/step  " in one_line(status)
     assert "  lr 1.00e-03  " in one_line(status)
     Console(width=200).print(status_table(status))
-    assert "4 min 51 s left" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "4 min 51 s left" in shown
+    assert "pack_flat: longer than max_length: 2 documents, 1,000 tokens (25.0%)" in shown

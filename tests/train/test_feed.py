@@ -21,6 +21,7 @@ from zephon.run.data_end import read_data_end
 from zephon.run.directory import RunDir
 from zephon.run.ledger import compare, read_ledger
 from zephon.run.metrics import series
+from zephon.run.progress import read_progress
 from zephon.run.specs import read_spec
 from zephon.spec.experiment import ModelSpec, RunSpec
 from zephon.train.feed import PipelineFeed
@@ -336,6 +337,12 @@ def test_ledger_and_metrics_say_what_was_dropped_and_in_which_attempt_and_legs_s
     curve = series(RunDir(str(tmp_path)))
     assert {line["step"]: line["dropped"] for line in curve} == counts
     assert [line["attempt"] for line in curve] == [1] * 3 + [2] * 5
+    progress = read_progress(RunDir(str(tmp_path)), 2)  # of the whole run, also what the attempt before dropped
+    assert progress is not None
+    (so_far,) = progress.dropped.values()
+    assert so_far["documents"] == sum(counts.values())
+    assert so_far["tokens"] > 32 * so_far["documents"]
+    assert progress.tokens == curve[-1]["total_tokens"]
 
     bare = tmp_path / "older.jsonl"  # as written before lines had these fields
     kept = ("step", "digest", "lanes", "world_size", "loss")

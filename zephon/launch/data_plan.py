@@ -11,6 +11,7 @@ from zephon.ops.tokenizers import load_tokenizer
 from zephon.pipeline.definition import Definition
 from zephon.pipeline.experiment import pipeline
 from zephon.pipeline.mixing import held_to, mixing_of, mixing_text
+from zephon.pipeline.validate import packing_drops
 from zephon.run.calibration import read_calibration
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
@@ -165,6 +166,8 @@ def _warnings(
             yield f"{name} is used up before step {steps:,}, and data.exhausted=stop ends the run there"
     if spec.data.exhausted == "redistribute" and all(dataset.passes >= 1 for dataset in datasets if dataset.share):
         yield f"all data is used up before step {steps:,}"
+    if dropped := packing_drops(definition):
+        yield dropped
     interval = _interval_steps(definition, parts, batch_tokens_of(spec))
     for number, phase in enumerate(phases):
         if phase.begin >= steps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -45,6 +45,7 @@ class RunStatus:
         notes: what else the cluster says of the attempt now, a sentence each.
         error: what ended or last disturbed the run; in a loss, what happened to its victim.
         also: what others saw of the same.
+        dropped: documents and tokens that the run has dropped so far, by reason, as a line of text each.
         warning: why a drain may lose steps, by what the newest save took.
         started, took_s: when the newest attempt was started, and how long it runs or ran.
         resize: the last ``resized`` event: sizes, stall, its parts, steps lost.
@@ -80,6 +81,7 @@ class RunStatus:
     notes: tuple[str, ...] = ()
     error: str = ""
     also: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
     warning: str = ""
     failures: int = 0
     lost: int = 0
@@ -162,6 +164,7 @@ def status_of(rundir: RunDir, *, now: float | None = None, events: EventReader |
         notes=state.notes,
         error=causes[0] if causes else "",
         also=causes[1:],
+        dropped=tuple(_dropped(progress)),
         warning=_drain_warning(progress, spec) if not state.ended and stepped == attempt else "",
         failures=state.counts.failures,
         lost=state.counts.lost,
@@ -212,6 +215,14 @@ def _drain_warning(progress: Progress, spec: RunSpec | None) -> str:
     if spec is None:
         return ""
     return drain_warning(save_s=progress.save_s, step_s=progress.pace_s, drain_s=spec.elastic.drain_s)
+
+
+def _dropped(progress: Progress) -> Iterator[str]:
+    """``pack_flat: longer than max_length: 31 documents, 530,112 tokens (96.4%)``"""
+    for reason, some in sorted(progress.dropped.items()):
+        tokens = some["tokens"]
+        share = f", {tokens:,} tokens ({tokens / (tokens + progress.tokens):.1%})" if tokens else ""
+        yield f"{reason}: {some['documents']:,} documents{share}"
 
 
 def _causes(events: Sequence[Event]) -> tuple[str, ...]:

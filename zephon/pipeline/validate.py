@@ -218,7 +218,10 @@ def packing_drops(definition: Definition) -> str | None:
     pack = next((op for op in definition.ops if isinstance(op, Pack)), None)
     if pack is None:
         return None
-    rule, program, lengths = pack.length_filter(), definition.program(), []
+    rule, lengths = pack.length_filter(), []
+    if rule.shortest == 1 and rule.oversized == "kept":
+        return None
+    program = definition.program()
     for index in range(len(program.datasets)):
         columns = through_stages(definition, program, index, strict=False)[1]
         ids = None if columns is None else columns.fields.get("input_ids")

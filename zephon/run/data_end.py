@@ -20,7 +20,7 @@ class DataEnd:
         step, steps: optimizer steps done and wanted.
         attempt: the attempt that reached the end.
         dropped: documents, or whole sequences where the reason says so, dropped after the last step,
-            ``{reason: {"count", "first"}}``; no ledger line has them.
+            ``{reason: {"count", "tokens", "first"}}``; no ledger line has them.
     """
 
     step: int

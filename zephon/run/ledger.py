@@ -23,7 +23,8 @@ import numpy as np
 
 from zephon.errors import LedgerMismatch
 from zephon.run.directory import RunDir
-from zephon.types import Array
+from zephon.run.metrics import DroppedSoFar
+from zephon.types import Array, Json
 
 FILE = "ledger.jsonl"
 _TAIL = 1 << 16
@@ -104,6 +105,14 @@ class Ledger:
         line = {"step": step, "digest": entry.digest, "lanes": list(entry.lanes), **rest}
         self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
+    def dropped_before(self, step: int) -> dict[str, DroppedSoFar]:
+        """What the lines of the steps before say was dropped, by reason."""
+        sums: dict[str, DroppedSoFar] = {}
+        for entry in self._known.values():
+            if entry.step < step:
+                add_dropped(sums, entry.rest.get("dropped", {}))
+        return sums
+
     def close(self) -> None:
         self._file.close()
 
@@ -112,6 +121,14 @@ class Ledger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def add_dropped(sums: dict[str, DroppedSoFar], dropped: Json) -> None:
+    """Adds ``dropped`` of a line, ``{reason: {count, tokens, first}}``."""
+    for reason, some in dropped.items():
+        before = sums.get(reason, DroppedSoFar(documents=0, tokens=0))
+        documents, tokens = before["documents"] + some["count"], before["tokens"] + some.get("tokens", 0)
+        sums[reason] = DroppedSoFar(documents=documents, tokens=tokens)
 
 
 def has_ledger(rundir: RunDir) -> bool:

@@ -26,6 +26,13 @@ class PackedRows(TypedDict):
     padding: int
 
 
+class DroppedSoFar(TypedDict):
+    """Documents that were dropped for one reason, and their tokens where they had been tokenized."""
+
+    documents: int
+    tokens: int
+
+
 class StepValues(TypedDict):
     """The metrics of one step, as a line of metrics.jsonl and the trackers have them; seconds are the host's.
 
@@ -33,6 +40,7 @@ class StepValues(TypedDict):
         time: when the step's line was written, in unix seconds.
         skipped: why the weights did not change, or None.
         dropped: how many documents were dropped on the way to the step.
+        dropped_so_far: of the whole run up to the step, by reason, where there are any.
         shares: each dataset's part of the step's tokens.
         realized: the same over the newest thousand steps of this process, or fewer.
         targets: what it should be over these steps.
@@ -63,6 +71,7 @@ class StepValues(TypedDict):
     packed: PackedRows
     seconds: dict[str, float]
     memory: dict[str, int]
+    dropped_so_far: NotRequired[dict[str, DroppedSoFar]]
     save_s: NotRequired[float]
     mfu: NotRequired[float]
     realized: NotRequired[dict[str, float]]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 from zephon.run.directory import RunDir
+from zephon.run.metrics import DroppedSoFar
 from zephon.run.plain import as_record
 
 _FILE = "progress.json"
@@ -27,6 +29,8 @@ class Progress:
         save_s: seconds that the newest save took; None before the first.
         loss, tokens_per_s, lr, digest: of this step.
         realized, targets: each dataset's part of the newest steps' tokens, and what it should be.
+        tokens: trained by the run so far.
+        dropped: documents and tokens that the run has dropped so far, by reason.
     """
 
     step: int
@@ -45,6 +49,8 @@ class Progress:
     digest: str = ""
     realized: dict[str, float] = dataclasses.field(default_factory=dict)
     targets: dict[str, float] = dataclasses.field(default_factory=dict)
+    tokens: int = 0
+    dropped: Mapping[str, DroppedSoFar] = dataclasses.field(default_factory=dict)
 
     @property
     def left_s(self) -> float | None:

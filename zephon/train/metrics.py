@@ -66,6 +66,8 @@ class ProgressFile:
             digest=values["digest"],
             realized=values.get("realized", {}),
             targets=values.get("targets", {}),
+            tokens=values.get("total_tokens", 0),
+            dropped=values.get("dropped_so_far", {}),
         )
         if time.monotonic() - self._written >= self._interval:
             self._flush(self._latest)

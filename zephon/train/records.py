@@ -13,8 +13,8 @@ from zephon.run import metrics as metrics_file
 from zephon.run.data_end import DataEnd, write_data_end
 from zephon.run.directory import RunDir
 from zephon.run.lane_cursors import MovedCursors
-from zephon.run.ledger import Ledger, step_digest
-from zephon.run.metrics import MetricsFile, StepValues
+from zephon.run.ledger import Ledger, add_dropped, step_digest
+from zephon.run.metrics import DroppedSoFar, MetricsFile, StepValues
 from zephon.run.mirror import Mirror
 from zephon.run.progress import drain_warning
 from zephon.spec.experiment import RunSpec
@@ -37,6 +37,7 @@ class Records:
         self._attempt, self._generation, self._lanes = attempt, generation, spec.lanes.count
         self._mirrors = [Mirror(run, name, fence=fence) for name in (ledger_file.FILE, metrics_file.FILE)]
         self._timed: float | None = None
+        self._dropped: dict[str, DroppedSoFar] | None = None  # of the whole run, once a step is written
         self._fenced, self._fence_interval = -math.inf, 0.0 if run.local else FENCE_INTERVAL_S
         ledger, metrics = (mirror.path for mirror in self._mirrors)
         self._ledger = Ledger(str(ledger))
@@ -93,6 +94,11 @@ class Records:
             **self._moved.of(step.state["lanes"]),
         )
         values = measured(session, step, update, digest=digest.hex(), generation=self._generation)
+        if self._dropped is None:
+            self._dropped = self._ledger.dropped_before(step.step)
+        add_dropped(self._dropped, named(step.dropped).get("dropped", {}))
+        if self._dropped:
+            values["dropped_so_far"] = self._dropped
         if held_out is not None:
             values["eval_loss"], values["eval_tokens"] = held_out.loss, held_out.tokens
             values["eval_losses"] = {name: loss.mean for name, loss in held_out.datasets.items()}
@@ -153,12 +159,20 @@ def measured(session: Session, step: GlobalStep, update: Update, *, digest: str,
 
 
 def named(dropped: Sequence[DropSummary]) -> Json:
-    """``dropped`` of a ledger line, ``{reason: {count, first: [[dataset, shard, row], ...]}}``; empty where none is."""
+    """``dropped`` of a ledger line, ``{reason: {count, tokens, first: [[dataset, shard, row], ...]}}``; empty where none is.
+
+    Documents that were dropped before they were tokenized have no tokens.
+    """
     if not dropped:
         return {}
     return {
         "dropped": {
-            summary.reason: {"count": summary.count, "first": [list(a) for a in summary.addresses]} for summary in dropped
+            summary.reason: {
+                "count": summary.count,
+                **({"tokens": summary.tokens} if summary.tokens else {}),
+                "first": [list(a) for a in summary.addresses],
+            }
+            for summary in dropped
         }
     }
 

@@ -33,7 +33,8 @@ class Scalars:
         self._put, self._end, self._service, self._failed = put, end, service, False
 
     def write(self, step: int, values: Mapping[str, object]) -> None:
-        numbers = dict(_numbers({name: value for name, value in values.items() if name != "time"}))  # trackers have their own
+        # Trackers have their own time, and refuse names such as that of a reason.
+        numbers = dict(_numbers({name: value for name, value in values.items() if name not in ("time", "dropped_so_far")}))
         self._guarded(lambda: self._put(numbers, step))
 
     def close(self) -> None:

@@ -77,6 +77,7 @@ def status_table(run: RunStatus) -> Table:
     shown = [cause for cause in (run.error, *run.also) if cause and cause not in message]
     rows[:0] = [("last error" if number == 0 else "also", whole(cause)) for number, cause in enumerate(shown)]
     rows[len(shown) + 2 : len(shown) + 2] = [("note", note) for note in notes]
+    rows += [("dropped" if number == 0 else "", text) for number, text in enumerate(run.dropped)]
     if run.warning:
         rows.insert(0, ("warning", run.warning))
     if run.resize is not None:
