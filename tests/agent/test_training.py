@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.peers import Peers, assigned, record_end, until
+from tests.agent.peers import Peers, Server, assigned, record_end, until
 from tests.agent.toy import toy_spec
 from zephon.agent.channel import NONCE, PROOF, Handshake
 from zephon.agent.link import Link
@@ -26,6 +26,17 @@ from zephon.run.generation import Generation, claim, read_generation
 from zephon.run.progress import Progress, write_progress
 from zephon.run.stop import write_stop
 from zephon.run.target import write_target
+
+
+def joined(peers: Peers) -> tuple[Server, tuple[Link, Link]]:
+    """A coordinator, and two nodes that have their places in its first generation."""
+    server = peers.serve(2)
+    links = peers.link("n-0", server.training.port), peers.link("n-1", server.training.port)
+    for link in links:
+        link.send(Ready("x:1"))
+    for link in links:
+        assigned(link)
+    return server, links
 
 
 def test_two_links_get_one_generation_with_the_store_of_rank_zero(peers: Peers) -> None:
@@ -42,12 +53,7 @@ def test_two_links_get_one_generation_with_the_store_of_rank_zero(peers: Peers) 
 
 
 def test_a_closed_link_is_a_lost_node_at_once(peers: Peers) -> None:
-    server = peers.serve(2)
-    a, b = peers.link("n-0", server.training.port), peers.link("n-1", server.training.port)
-    for link in (a, b):
-        link.send(Ready("x:1"))
-    for link in (a, b):
-        assigned(link)
+    _, (a, b) = joined(peers)
     began = time.monotonic()
     b.close()
     until(lambda: a.rerendezvous(1) is not None)
@@ -217,12 +223,7 @@ def test_garbage_on_the_port_disturbs_nobody_and_is_one_event_a_minute(peers: Pe
 
 
 def test_a_stranger_who_speaks_in_the_name_of_a_node_or_as_a_new_one_is_not_heard(peers: Peers) -> None:
-    server = peers.serve(2)
-    a, b = peers.link("n-0", server.training.port), peers.link("n-1", server.training.port)
-    for link in (a, b):
-        link.send(Ready("x:1"))
-    for link in (a, b):
-        assigned(link)
+    server, _ = joined(peers)
     for node, rank in (("n-0", 0), ("n-1", 1), ("n-9", 2)):
         words = [Hello(node, 1, "stranger", 1), Ready("stranger:1"), Leaving(), Exited(1, {rank: 0})]
         text = b"".join(encode(word) for word in words)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kubernetes.conftest import Plane, until
+from tests.run.samples import RESIZED
 from zephon.errors import ConfigError
 from zephon.launch.backends.kubernetes.backend import KubernetesBackend
 from zephon.launch.job import Job
@@ -22,20 +23,9 @@ from zephon.run.generation import Generation, claim
 from zephon.run.handle import Handle, write_handle
 from zephon.run.lease import Lease
 from zephon.run.progress import Progress, write_progress
-from zephon.run.state import AttemptState, Counts, Resized
+from zephon.run.state import AttemptState, Counts
 from zephon.spec.experiment import RunSpec
 
-RESIZED = Resized(
-    reason="a node joined",
-    generation=2,
-    nodes_before=1,
-    nodes=2,
-    step_before=9,
-    step_after=10,
-    lost_steps=0,
-    stall_s=0.9,
-    parts_s={"drain": 0.1, "save": 0.2, "membership": 0.0, "restore": 0.5, "first_step": 0.1},
-)
 pytestmark = pytest.mark.kubernetes
 
 

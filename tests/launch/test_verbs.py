@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+import shlex
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.launch.written import Written
 from zephon.exits import Exit
+from zephon.launch.cli.arguments import parse
 from zephon.launch.cli.main import main
+from zephon.launch.cli.verbs import report_end
+from zephon.launch.status import RunStatus
 
 
 def test_rescale_of_a_finished_run_says_that_it_is_finished(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,3 +41,16 @@ def test_stop_without_a_name_asks_where_several_runs_are_running(
     assert "2 runs are running; which one stops?" in shown.err
     assert "zephon stop other | toy" in shown.err
     other.close()
+
+
+def test_a_run_that_failed_before_its_first_step_goes_on_with_the_line_that_was_typed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = parse(["run", "conf=exp1", "nodes=2", "data.datasets.mine.path=my data"]).line
+    failed = RunStatus(name="r", url="runs/r", app_id="r-0001", state="FAILED", attempt=1, steps=9, error="no room")
+    assert report_end(failed, Console(), again=line) == Exit.FAILED
+    (again,) = re.findall(r"go on with: (.*)", capsys.readouterr().err)
+    assert shlex.split(again)[-3:] == ["conf=exp1", "nodes=2", "data.datasets.mine.path=my data"]
+    assert "resume" not in again
+    report_end(dataclasses.replace(failed, step=3), Console(), again=line)
+    assert "go on with: zephon resume r" in capsys.readouterr().err

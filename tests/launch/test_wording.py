@@ -4,20 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.run.samples import RESIZED
 from zephon.launch.cli.wording import duration, resize_text, shares_text
-from zephon.run.state import Resized
-
-RESIZED = Resized(
-    reason="a node joined",
-    generation=2,
-    nodes_before=1,
-    nodes=2,
-    step_before=9,
-    step_after=10,
-    lost_steps=0,
-    stall_s=0.9,
-    parts_s={"drain": 0.1, "save": 0.2, "membership": 0.0, "restore": 0.5, "first_step": 0.1},
-)
 
 
 def test_a_resize_is_told_in_the_order_in_which_it_happens() -> None:

@@ -29,7 +29,7 @@ def test_no_environment_variable_is_recorded(tmp_path: Path, monkeypatch: pytest
     assert "a-secret-word" not in Path(rundir.path("attempts", "0001", "environment.json")).read_text()
 
 
-def test_uncommitted_changes_are_part_of_the_record(tmp_path: Path) -> None:
+def test_uncommitted_changes_are_named_and_hashed_and_what_they_say_is_not_recorded(tmp_path: Path) -> None:
     assert git_state(str(tmp_path)) is None
 
     def git(*arguments: str) -> None:
@@ -46,4 +46,9 @@ def test_uncommitted_changes_are_part_of_the_record(tmp_path: Path) -> None:
     assert clean is not None
     assert changed is not None
     assert (clean["dirty"], changed["dirty"]) == (False, True)
-    assert "+two" in changed["diff"]
+    assert (clean["changed"], clean["diff_sha256"], changed["changed"]) == ([], None, ["a"])
+    (tmp_path / "a").write_text("key=a-secret-word\n")
+    other = git_state(str(tmp_path))
+    assert other is not None
+    assert other["diff_sha256"] != changed["diff_sha256"]
+    assert "a-secret-word" not in repr(other)

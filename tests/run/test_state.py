@@ -8,21 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.run.samples import RESIZED
 from zephon.run.attempt import attempt_directory
 from zephon.run.directory import RunDir
-from zephon.run.state import AttemptState, Counts, Resized, State, ended_as, read_copy, read_state, write_state
+from zephon.run.state import AttemptState, Counts, State, ended_as, read_copy, read_state, write_state
 
-RESIZED = Resized(
-    reason="a node joined",
-    generation=2,
-    nodes_before=1,
-    nodes=2,
-    step_before=9,
-    step_after=10,
-    lost_steps=0,
-    stall_s=0.9,
-    parts_s={"drain": 0.1, "save": 0.8},
-)
 STATE = AttemptState(
     app_id="toy-0001-x",
     state="RUNNING",

@@ -1,9 +1,12 @@
-"""What an attempt ran with: versions, code, machine, arguments. It holds no environment variables, so no secrets."""
+"""What an attempt ran with: versions, code, machine, arguments. It holds neither environment variables nor what stands
+in changed files, so no secrets.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import getpass
+import hashlib
 import os
 import platform
 import socket
@@ -28,7 +31,6 @@ _PACKAGES = (
     "tokenizers",
     "fastokens",
 )
-_MAX_DIFF = 1 << 20
 _FILE = "environment.json"
 
 
@@ -42,7 +44,8 @@ class Environment:
         sources: where each value of the experiment came from, by dotted name; what is not named has its default.
         cwd: where relative paths began.
         packages: versions of those that matter to a result.
-        git: commit, branch and uncommitted changes of the checkout at ``cwd``; None outside of one.
+        git: commit and branch of the checkout at ``cwd``, and of what is not committed the names of the files and a SHA-256;
+            None outside of one. What stands in the files is not recorded: it may be a key.
     """
 
     time: float
@@ -98,17 +101,21 @@ def packages() -> dict[str, str]:
 
 
 def git_state(directory: str) -> Json | None:
-    """Commit, branch and uncommitted changes of the checkout that holds ``directory``; None outside of one."""
+    """Of the checkout that holds ``directory``: commit, branch, and which files differ; None outside of one.
+
+    ``diff_sha256`` is that of ``git diff HEAD --binary``, so that who has the changes can see whether they are the same.
+    """
     commit = _git(directory, "rev-parse", "HEAD")
     if commit is None:
         return None
-    diff = _git(directory, "diff", "HEAD") or ""
+    diff = _git(directory, "diff", "HEAD", "--binary") or ""
+    changed = _git(directory, "diff", "HEAD", "--name-only", "-z") or ""
     return {
         "commit": commit.strip(),
         "branch": (_git(directory, "rev-parse", "--abbrev-ref", "HEAD") or "").strip(),
         "dirty": bool(diff.strip()),
-        "diff": diff[:_MAX_DIFF],
-        "diff_cut": len(diff) > _MAX_DIFF,
+        "changed": [name for name in changed.split("\0") if name],
+        "diff_sha256": hashlib.sha256(diff.encode()).hexdigest() if diff.strip() else None,
     }
 
 
