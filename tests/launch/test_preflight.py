@@ -89,7 +89,7 @@ def test_a_run_that_cannot_begin_leaves_no_attempt_and_doctor_says_the_same(caps
     typed = ["conf=bytes", "~data", "name=run", "data.datasets.web.path=named.jsonl"]
     assert main(["run", *typed]) == Exit.REFUSED
     refused = capsys.readouterr().err
-    assert "found before the start, in the first documents of data.datasets.web" in refused
+    assert "found before the start, in the first documents of data.datasets.web\n" in f"{refused}\n"
     assert not RunDir("runs/run").attempts()
     assert main(["doctor", *typed]) == Exit.DISAGREES
     first = refused.removeprefix("error: ").splitlines()[0]

@@ -135,7 +135,7 @@ def read_first(spec: RunSpec, loaded: list[Tokenizer], at: str, name: str, datas
             warnings.simplefilter("ignore")  # that it is short, which the run itself says where it matters
             first = next(iter(pipeline), None)
     except ZephonError as error:
-        error.add_note(f"found before the start, in the first documents of {at}.{name}")
+        error.add_note(f"found before the start, in the first documents of {at}")
         raise
     finally:
         pipeline.close()

@@ -133,9 +133,9 @@ def _few(ids: np.ndarray) -> str:
 def _version(library: str) -> str | None:
     # By the folder that every installer leaves beside a package, as importlib.metadata does, whose import takes longer than
     # making a small pipeline.
-    found = importlib.util.find_spec(library)
-    for folder in (found.submodule_search_locations or ()) if found else ():
-        versions = [path.name.split("-")[1] for path in Path(folder).parent.glob(f"{library}-*.dist-info")]
+    package = importlib.util.find_spec(library)
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        versions = [path.name.split("-")[1] for path in sorted(Path(folder).parent.glob(f"{library}-*.dist-info"))]
         if len(versions) == 1:
             return versions[0].removesuffix(".dist")
     from importlib import metadata
