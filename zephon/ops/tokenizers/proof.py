@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib.util
 import json
 import os
 import warnings
@@ -20,6 +19,7 @@ import numpy as np
 
 from zephon.ops.tokenizers import adversarial
 from zephon.ops.tokenizers.backends import Backend, Unencodable, make_backend
+from zephon.run.installed import installed_version
 from zephon.types import Ragged
 
 FAST, REFERENCE = "fastokens", "tokenizers"
@@ -45,7 +45,7 @@ class Proof:
 @functools.lru_cache(maxsize=8)
 def prove(definition: str) -> Proof:
     """From the cache, or by a comparison of a second or so."""
-    versions = {library: _version(library) for library in (FAST, REFERENCE)}
+    versions = {library: installed_version(library) for library in (FAST, REFERENCE)}
     key = json.dumps([hashlib.sha256(definition.encode()).hexdigest(), versions, adversarial.VERSION])
     file = _directory() / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
     kept = _read(file)
@@ -59,7 +59,7 @@ def compare(definition: str) -> Proof:
     """Runs both back ends over the adversarial text."""
     texts, refused, right = _reference_ids(adversarial.adversarial(definition), make_backend(REFERENCE, definition))
     digest = hashlib.sha256(right.offsets.astype("<i8").tobytes() + right.values.astype("<u4").tobytes()).hexdigest()
-    if _version(FAST) is None:
+    if installed_version(FAST) is None:
         return Proof(digest, False, "it is not installed")
     try:
         fast = make_backend(FAST, definition)
@@ -73,7 +73,7 @@ def choose(name: str, proof: Proof) -> str:
     """The back end to use where ``name`` was asked for; a fallback to the reference is warned of once a process."""
     if name not in ("auto", FAST) or proof.exact:
         return FAST if name == "auto" else name
-    if proof.ids_sha256 not in warned and (name == FAST or _version(FAST) is not None):
+    if proof.ids_sha256 not in warned and (name == FAST or installed_version(FAST) is not None):
         warned.add(proof.ids_sha256)
         warnings.warn(
             f"back end {FAST!r} is not used for this tokenizer: {proof.why}; {REFERENCE!r} encodes it, which is slower",
@@ -128,22 +128,6 @@ def _difference(fast: Backend, texts: Sequence[str], right: Ragged) -> str:
 
 def _few(ids: np.ndarray) -> str:
     return f"{ids[:8].tolist()}{' and so on' if len(ids) > 8 else ''}"
-
-
-def _version(library: str) -> str | None:
-    # By the folder that every installer leaves beside a package, as importlib.metadata does, whose import takes longer than
-    # making a small pipeline.
-    package = importlib.util.find_spec(library)
-    for folder in (package.submodule_search_locations or ()) if package else ():
-        versions = [path.name.split("-")[1] for path in sorted(Path(folder).parent.glob(f"{library}-*.dist-info"))]
-        if len(versions) == 1:
-            return versions[0].removesuffix(".dist")
-    from importlib import metadata
-
-    try:
-        return metadata.version(library)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _directory() -> Path:
