@@ -33,11 +33,13 @@ def sign_test(wins: int, trials: int) -> float:
     return sum(math.comb(trials, k) for k in range(wins, trials + 1)) / 2**trials
 
 
-def paired_bootstrap(a: Sequence[tuple[float, int]], b: Sequence[tuple[float, int]], draws: int = 2000) -> tuple[float, float]:
+def paired_bootstrap(
+    a: Sequence[tuple[float, float]], b: Sequence[tuple[float, float]], draws: int = 2000
+) -> tuple[float, float]:
     """95 % interval of the difference a - b in bits per byte, over draws of the held-out documents with replacement.
 
     Args:
-        a, b: (bits, bytes) of the same documents under two models.
+        a, b: (bits, bytes) of the same documents under two models, both weighted as the documents count.
 
     Source: B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993.
     """

@@ -39,13 +39,13 @@ class Quality:
     """Args:
     bits: per byte, of each held-out dataset.
     top_1, cloze: over all held-out documents.
-    documents: (bits, bytes) of each document, for intervals.
+    documents: (bits, bytes) of each document over the bytes of its dataset, for intervals of ``mean_bits``.
     """
 
     bits: dict[str, float]
     top_1: float
     cloze: float
-    documents: list[tuple[float, int]]
+    documents: list[tuple[float, float]]
 
     @property
     def mean_bits(self) -> float:
@@ -115,7 +115,10 @@ class Judge:
         for name in names:
             own = [d for d, (of, _, _) in zip(documents, self._documents, strict=True) if of == name]
             bits[name] = math.fsum(b for b, _ in own) / sum(size for _, size in own)
-        return Quality(bits, right / total, self._cloze(decoder), documents)
+        of = [name for name, _, _ in self._documents]
+        bytes_of = {name: sum(size for own, (_, size) in zip(of, documents, strict=True) if own == name) for name in names}
+        shares = [(b / bytes_of[name], size / bytes_of[name]) for name, (b, size) in zip(of, documents, strict=True)]
+        return Quality(bits, right / total, self._cloze(decoder), shares)
 
     def _padded(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
         inputs = torch.zeros((len(rows), self._length), dtype=torch.int64)

@@ -48,6 +48,7 @@ def test_pods_train_with_torchtitan_through_a_resize_a_stop_and_a_resume(machine
     name = machines.name("titan")
     texts = machines.runs / "texts"
     shutil.copytree(folder, texts, ignore=shutil.ignore_patterns("seed*"))  # where the pods see it
+    texts.chmod(0o755)  # the pods are not root
     conf = experiment(texts, trainer={"steps": STEPS, "microbatch_size": 2, "process_group_timeout_s": 120})
     nobody = {"USER": "zephon", "HOME": "/tmp"}  # libraries ask for both, and a pod's user has neither
     spec = machines.spec(name, f"conf={conf}", "nodes=2", "elastic.drain_s=30", worker_env=nobody, overlay=overlay())
