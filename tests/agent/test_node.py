@@ -201,6 +201,22 @@ def test_sigterm_to_one_agent_drains_all_and_the_node_is_not_counted_as_a_failur
     assert (run.status().failures, run.status().lost) == (0, 0)
 
 
+def test_a_stop_during_a_first_step_that_compiles_for_longer_than_a_drain_may_take_is_a_stop_that_lost_nothing(
+    toy: Maker,
+) -> None:
+    run = toy(nodes=2, steps=40, step_s=0.05, save_every=100, elastic={"drain_s": 2.0}).start()
+    run.wait_step(5)
+    stopped = control.stop(run.rundir)
+    run.settings["settle_s"] = 600  # the worker has its handler, and hears of nothing before its first step
+    run.resume()
+    run.wait(lambda now: now.attempt == 2 and now.generation > stopped.generation)
+    again = control.stop(run.rundir)
+    assert (again.state, again.step, again.checkpoint) == ("STOPPED", stopped.step, stopped.step)
+    run.settings["settle_s"] = 0
+    assert run.resume().wait_end().state == "DONE"
+    assert [line["step"] for line in run.lines()] == list(range(1, 41)), "a step was lost or trained twice"
+
+
 def test_a_rescale_outside_the_range_or_to_zero_is_refused_with_the_possible_counts(toy: Maker) -> None:
     run = toy(nodes=1, steps=10_000, step_s=0.05, elastic={"nodes_max": 3}).start()
     run.wait_step(1)

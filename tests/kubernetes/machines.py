@@ -129,7 +129,7 @@ class Machines:
             "tmp_size": "1Gi",
             "lost_node_s": 5,
             "env": {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **(worker_env or {})},
-            "overlay": host_overlay(),
+            "overlay": host_overlay(unpacks="workspace" in more),
             **more,
         }
 
@@ -212,8 +212,8 @@ def _run(*command: str, check: bool) -> str:
     return done.stdout
 
 
-def host_overlay() -> dict[str, Any]:
-    """The overlay that lets a pod of an empty image run the host's Python and this checkout."""
+def host_overlay(*, unpacks: bool = False) -> dict[str, Any]:
+    """The overlay that lets a pod of an empty image run the host's Python and this checkout; also to unpack a work folder."""
     python = Path(sys.base_prefix).resolve()
     shown = {"usr": Path("/usr"), "checkout": ROOT}
     if not python.is_relative_to("/usr"):
@@ -228,8 +228,9 @@ def host_overlay() -> dict[str, Any]:
     }
     volumes = [{"name": name, "hostPath": {"path": str(where), "type": "Directory"}} for name, where in shown.items()]
     small = {"name": "main", "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "2Gi"}}}
+    first = {"initContainers": [{**container, "name": "code"}]} if unpacks else {}
     return {
-        "pods": {"spec": {"containers": [container], "volumes": volumes}},
+        "pods": {"spec": {"containers": [container], "volumes": volumes, **first}},
         "nodes": {"spec": {"containers": [small]}},
     }
 

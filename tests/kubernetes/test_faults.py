@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,12 +38,12 @@ SETTINGS = [
 _numbers = itertools.count(1)
 
 
-def toy(machines: Machines, name: str, nodes: int, settings: dict[str, Any], **options: Any) -> RunDir:
+def toy(machines: Machines, name: str, nodes: int, settings: dict[str, Any], *, worker: str = WORKER, **options: Any) -> RunDir:
     given = {"steps": 100000, "step_s": 0.05, "save_every": SAVE_EVERY, **settings}
     env = {"ZEPHON_TOY": json.dumps(given)}
     steps = f"trainer.steps={given['steps']}"  # a run is done when its ledger has them all
     spec = machines.spec(name, *SETTINGS, steps, f"nodes={nodes}", worker_env=env, grace_s=12, **options)
-    return machines.submit(spec, worker=WORKER)
+    return machines.submit(spec, worker=worker)
 
 
 class Run:
@@ -246,14 +247,27 @@ def seconds_since_start(pod: dict[str, Any]) -> float:
     return (datetime.now(UTC) - began).total_seconds()
 
 
-def test_nodes_wait_for_a_coordinator_that_comes_late_and_the_job_completes(machines: Machines) -> None:
+EDITED = f"""
+import runpy, sys
+from pathlib import Path
+Path(sys.argv[sys.argv.index("--run") + 1], "edited").write_text(__file__)
+runpy.run_module("{WORKER}", run_name="__main__")
+"""
+
+
+def test_nodes_wait_for_a_coordinator_that_comes_late_and_complete_the_job_with_the_code_of_a_work_folder(
+    machines: Machines, tmp_path: Path
+) -> None:
+    (tmp_path / "edited_worker.py").write_text(EDITED)
     name = machines.name(f"late-{next(_numbers)}")
-    overlay = machines.options(name)["overlay"] | {"coordinator": {"spec": {"replicas": 0}}}
-    rundir = toy(machines, name, 1, {"steps": 20}, overlay=overlay)
+    folder = {"workspace": str(tmp_path)}
+    overlay = machines.options(name, **folder)["overlay"] | {"coordinator": {"spec": {"replicas": 0}}}
+    rundir = toy(machines, name, 1, {"steps": 20}, worker="edited_worker", overlay=overlay, **folder)
     until_said("1 nodes run", lambda: status_of(rundir).message)
     (pod,) = machines.pods(name)
     until("the node has waited for it", lambda: seconds_since_start(pod), holds=lambda waited: waited > LATE_S)
     machines.kubectl("scale", "deployment", f"{name}-1-coordinator", "--replicas=1", "-n", name)
     reach(rundir, "the last step", lambda now: now.state == "DONE")
+    assert Path(rundir.root, "edited").read_text() == "/workspace/edited_worker.py"
     assert machines.api.get("Job", name, f"{name}-1")["status"]["completedIndexes"] == "0"
     until("the pod has ended", lambda: machines.uids(name), holds=lambda left: not left)

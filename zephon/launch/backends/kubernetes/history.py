@@ -39,13 +39,14 @@ def history(events: Sequence[Event]) -> tuple[Resized | None, Counts]:
 def failed_drain(rundir: RunDir, attempt: int, events: Sequence[Event]) -> str:
     """Why the end of the last generation was no clean stop; empty where it was one.
 
-    The coordinator says so. Where it could not, the run's own files do: they have steps that no checkpoint has.
+    The coordinator says so. Where it could not, the run's own files do: this generation has made steps that no checkpoint has.
     """
     last = next((event for event in reversed(events) if event.kind in ("drain_failed", "generation")), None)
     if last is not None and last.kind == "drain_failed":
         return str(last.details["cause"])
     progress, saved = read_progress(rundir, attempt), max(newest_checkpoint(rundir), 0)
-    lost = progress.step - saved if progress else 0
+    ours = last is not None and progress is not None and progress.generation == last.details["generation"]
+    lost = progress.step - saved if progress is not None and ours else 0
     return f"{lost} steps were lost in the drain (the last checkpoint is of step {saved})" if lost > 0 else ""
 
 
