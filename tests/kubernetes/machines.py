@@ -220,6 +220,10 @@ def host_overlay(*, unpacks: bool = False) -> dict[str, Any]:
         shown["python"] = python
     if not Path(sys.prefix).resolve().is_relative_to(ROOT):
         shown["venv"] = Path(sys.prefix).resolve()
+    for number, entry in enumerate(sys.path):  # packages may lie beside the environment
+        place = Path(entry).resolve()
+        if place.is_dir() and not any(place.is_relative_to(known) for known in shown.values()):
+            shown[f"path-{number}"] = place
     path = f"{Path(sys.prefix) / 'bin'}:/usr/bin:/bin"
     container = {
         "name": "main",
