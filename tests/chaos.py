@@ -229,8 +229,10 @@ class Chaos:
         before = len(lines_of(self.run.rundir))
         ended = self.run.wait(lambda now: now.state not in LIVE)
         assert ended.state == "FAILED", ended
-        assert f"attempt {attempt + 1} trains this run now" in f"{ended.message} {ended.error}", ended
-        assert len(lines_of(self.run.rundir)) <= before + 1, "it wrote on"  # one line may have been on its way
+        said = " ".join([ended.message, ended.error, *ended.also])
+        assert f"attempt {attempt + 1} trains this run now" in said, f"{ended}\n{self.run.story()}"
+        wrote = len(lines_of(self.run.rundir)) - before
+        assert wrote <= 1, f"it wrote {wrote} lines on"  # one line may have been on its way
         self.run.resume()
         return f"attempt {attempt} superseded"
 

@@ -15,11 +15,11 @@ from torchx.runner import Runner
 from tests.kubernetes.conftest import ROOT, Plane, tool, until, until_said
 from tests.kubernetes.samples import sample_app, sample_spec
 from zephon.errors import ConfigError
-from zephon.launch import control
 from zephon.launch import start as launcher
 from zephon.launch.backends.kubernetes.errors import Forbidden
 from zephon.launch.backends.kubernetes.queue import workloads_of
 from zephon.launch.backends.kubernetes.scheduler import KubernetesScheduler, create_scheduler
+from zephon.launch.backends.registry import backend_of
 from zephon.launch.status import status_of
 from zephon.run.state import State
 from zephon.spec.experiment import SchedulerSpec
@@ -224,7 +224,7 @@ def test_a_grown_job_that_was_preempted_is_given_up_by_the_queue_in_its_own_word
     rundir = launcher.start(dataclasses.replace(spec, runs=str(tmp_path), **options)).rundir
     low = f"{queue.namespace}:low-1"
     queue.runs(low, 2)
-    control.rescale(rundir, 4, wait_s=0)
+    backend_of(rundir, 1).rescale(rundir, 1, 4)
     queue.runs(low, 4)
     high = queue.submit("high", nodes=2, queue_priority="high")
     queue.runs(high, 2)
