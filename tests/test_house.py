@@ -19,7 +19,7 @@ from zephon.pipeline.options import Options
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "zephon"
 
-GROUND = ["exits", "errors", "types", "seeds", "fastjson", "world", "cursor", "batch"]
+GROUND = ["exits", "errors", "types", "seeds", "fastjson", "world", "cursor", "batch", "handover"]
 LOADER = ["io", "work", "ops", "engine", "pipeline"]
 # Each room may import itself and the rooms in its line.
 ALLOWED = {
@@ -166,7 +166,7 @@ ONLY_IN = [  # (what may be imported, below which path, in which modules alone)
     ("torchx.runner", "", ("launch/backends/submission.py",)),
     ("asyncio", "agent", ("coordinator.py", "door.py", "server.py", "stage_runner.py", "training.py")),
     ("zephon.run.directory", "agent", ("coordinator.py", "entry.py", "stage_runner.py", "training.py")),
-    ("json", "agent", ("entry.py", "forkserver.py", "messages.py")),
+    ("json", "agent", ("entry.py", "fork_messages.py", "messages.py")),
     ("numpy", "run", ("ledger.py",)),
 ]
 

@@ -37,6 +37,9 @@ class Exit(enum.IntEnum):
     DRAINED = 75
     """The step was finished and saved: another node joins or leaves, or another process has a newer fencing token."""
 
+    LOST_PEER = 76
+    """No process ends with it: a worker has lost a peer in the middle of a step, holds the state before it and waits."""
+
     INTERRUPTED = 130
     """Ctrl-C ended the command; the run goes on."""
 
@@ -55,6 +58,7 @@ MEANING: dict[int, str] = {
     Exit.REFUSED: "configuration or contract error",
     Exit.FAILED_FOR_GOOD: "the job has failed for good",
     Exit.DRAINED: "drained for a resize",
+    Exit.LOST_PEER: "lost a peer",
     Exit.LEFT: "drained on request",
 }
 

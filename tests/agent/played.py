@@ -82,7 +82,7 @@ def server(tmp_path: Path) -> Iterator[ForkServer]:
     # The real owners fork before their first thread and with stdout of their own; pytest's process is past both.
     ours, theirs = socket.socketpair()
     theirs.set_inheritable(True)
-    code = f"import socket; from zephon.agent.forkserver import serve; serve(socket.socket(fileno={theirs.fileno()}))"
+    code = f"import socket; from zephon.agent.fork_children import serve; serve(socket.socket(fileno={theirs.fileno()}))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}
     made = ForkServer(os.posix_spawn(sys.executable, [sys.executable, "-c", code], env), ours)
     theirs.close()

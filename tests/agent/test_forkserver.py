@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from zephon.agent.forkserver import ForkServer, Start
+from zephon.agent.fork_messages import Start
+from zephon.agent.forkserver import ForkServer
 
 SCRIPT = """
 import json, os, signal, subprocess, sys, time
@@ -128,7 +129,8 @@ def test_ten_forks_take_less_time_than_five_new_interpreters(server: ForkServer,
 
 OWNER = """
 import os, sys, time
-from zephon.agent.forkserver import Start, ForkServer
+from zephon.agent.fork_messages import Start
+from zephon.agent.forkserver import ForkServer
 server = ForkServer.fork()
 handle = server.start(Start(module="child_script", argv=["sleep"], log=sys.argv[1]))
 while handle not in server.pids:

@@ -25,6 +25,7 @@ from zephon.agent.messages import (
     RunStage,
     StageEnded,
     StageStarted,
+    Standby,
     ToAgent,
     WithdrawStage,
     WorkerError,
@@ -47,6 +48,7 @@ SENT: list[FromAgent] = [
 RECEIVED: list[ToAgent] = [
     Assign(7, 1, ("n-0@a", "n-1@a"), "h:1"),
     Rerendezvous(7, "lost n-1", drain=False),
+    Standby(7),
     Released(),
     Finish(0, "all steps are done"),
     RunStage("first", 2),

@@ -23,9 +23,10 @@ from zephon.run.ledger import compare
 from zephon.run.metrics import series
 from zephon.run.specs import write_spec
 from zephon.spec.experiment import RunSpec
-from zephon.train import worker
-from zephon.train.session import Session, Update
+from zephon.train import life, worker
+from zephon.train.session import Session
 from zephon.train.step import GlobalStep
+from zephon.train.update import Update
 
 
 def write_run(folder: Path | str, attempt: int = 1, **changes: Any) -> None:
@@ -75,7 +76,7 @@ def work(
     if rank in leave:
         _terminate_after(leave[rank])
     lines: list[str] = []
-    worker.log = lines.append
+    worker.log = life.log = lines.append
     return worker.main(folder, attempt), "\n".join(lines)
 
 

@@ -2,9 +2,10 @@
 
 entry.py         one node, from arguments to exit status
 node.py          torch's elastic agent over our coordinator and fork server
+workers.py       the node's workers over generations: those that stay, and those that are forked
 worker_logs.py   what a worker's log says of its end
 stage_runner.py  runs stages other than training
-forkserver.py    import once, fork in hundredths of a second
+forkserver.py    import once, fork in hundredths of a second (fork_children.py: the server's side; fork_messages.py)
 link.py          the node's connection to the coordinator
 
 messages.py      what both ends send each other, and how it looks on the wire

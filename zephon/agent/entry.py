@@ -89,7 +89,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from zephon.agent.forkserver import ForkServer, preload
+    from zephon.agent.fork_children import preload
+    from zephon.agent.forkserver import ForkServer
 
     leaving = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: leaving.set())

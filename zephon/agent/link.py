@@ -31,6 +31,7 @@ from zephon.agent.messages import (
     RunStage,
     StageEnded,
     StageStarted,
+    Standby,
     ToAgent,
     WithdrawStage,
     decode,
@@ -77,6 +78,8 @@ class Link:
         """the coordinator's last order about stages"""
         self.finished: Finish | None = None
         """how the job has ended"""
+        self.standby = False
+        """whether a generation was formed without this node since it was ready"""
         self.failed: str | None = None
         """why the coordinator is given up"""
         self.released = threading.Event()
@@ -103,7 +106,7 @@ class Link:
         with self._lock:
             match message:
                 case Ready():
-                    self._rerendezvous, self._generation = None, None
+                    self._rerendezvous, self._generation, self.standby = None, None, False
                     self._repeated = {"ready": message, **{key: m for key, m in self._repeated.items() if key == "stage"}}
                 case Leaving():
                     self._repeated["leaving"] = message
@@ -202,6 +205,8 @@ class Link:
             match message:
                 case Assign():
                     self._assigned = message
+                case Standby():
+                    self.standby = True
                 case Rerendezvous():
                     self._rerendezvous = message
                 case RunStage() | WithdrawStage():

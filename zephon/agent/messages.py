@@ -115,6 +115,13 @@ class Rerendezvous:
 
 
 @dataclasses.dataclass(frozen=True)
+class Standby:
+    """This generation was formed without this node: what its workers hold in memory is out of date."""
+
+    generation: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Released:
     """This leaving node is no longer needed by anybody."""
 
@@ -143,11 +150,11 @@ class WithdrawStage:
 
 
 FromAgent = Hello | Ready | Beat | Leaving | Exited | StageStarted | StageEnded
-ToAgent = Assign | Rerendezvous | Released | Finish | RunStage | WithdrawStage
+ToAgent = Assign | Standby | Rerendezvous | Released | Finish | RunStage | WithdrawStage
 Message = FromAgent | ToAgent
 
 FROM_AGENT: tuple[type[FromAgent], ...] = (Hello, Ready, Beat, Leaving, Exited, StageStarted, StageEnded)
-TO_AGENT: tuple[type[ToAgent], ...] = (Assign, Rerendezvous, Released, Finish, RunStage, WithdrawStage)
+TO_AGENT: tuple[type[ToAgent], ...] = (Assign, Standby, Rerendezvous, Released, Finish, RunStage, WithdrawStage)
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")

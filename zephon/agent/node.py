@@ -2,8 +2,9 @@
 
 ``torch.distributed.elastic`` gives the loop (rendezvous, start, monitor, restart) and two seams, and we fill both: a
 ``RendezvousHandler`` that takes its generations from the coordinator, and the four abstract methods of
-``SimpleElasticAgent`` that start, stop, watch and end workers, here through a fork server. Its restart limit is never
-reached: the coordinator decides whether a crash is forgiven, because only it sees all nodes.
+``SimpleElasticAgent`` that start, stop, watch and end workers, here through a fork server (workers.py). Its restart limit is
+never reached: the coordinator decides whether a crash is forgiven, because only it sees all nodes. A worker that can stay lives
+through a change of members: it leaves its process group, waits, and gets the environment of its next place.
 
 Every generation gets a new TCPStore, hosted by the agent of its rank 0, so nothing of an old generation can be read by a
 new one, and no worker's end takes the store away from the others.
@@ -17,6 +18,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -38,13 +40,15 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
-from zephon.agent.forkserver import ForkServer, Start
+from zephon.agent.fork_messages import Start
+from zephon.agent.forkserver import ForkServer
 from zephon.agent.killed import OutOfMemory
 from zephon.agent.link import Link
 from zephon.agent.membership import STALLED
-from zephon.agent.messages import Exited, Leaving, Ready, WorkerError
+from zephon.agent.messages import Assign, Exited, Leaving, Ready, WorkerError
 from zephon.agent.stage_runner import OrderedStages
 from zephon.agent.worker_logs import last_error, mark_start, stuck_frame
+from zephon.agent.workers import End, Workers, environment
 from zephon.exits import PLANNED, Exit
 
 log = logging.getLogger("zephon.agent")
@@ -52,6 +56,7 @@ log = logging.getLogger("zephon.agent")
 _LOST_GRACE_S = 2.0
 _STACKS_GRACE_S = 1.0
 _RELEASE_S = 5.0
+_STANDBY_S = 0.5
 _UNREACHED = 1 << 30
 
 
@@ -95,6 +100,8 @@ class CoordinatedRendezvous(RendezvousHandler):
     def __init__(self, link: Link, config: NodeConfig, leaving: threading.Event, stages: OrderedStages | None) -> None:
         self.link, self.config, self.leaving, self.stages = link, config, leaving, stages
         self.generation = 0
+        self.dismiss: Callable[[], None] = lambda: None
+        """ends the workers that wait for a place"""
         self._store: TCPStore | None = None
 
     def get_backend(self) -> str:
@@ -112,6 +119,7 @@ class CoordinatedRendezvous(RendezvousHandler):
             RendezvousClosedError: the job has finished or the coordinator is gone.
         """
         if self.leaving.is_set():
+            self.dismiss()
             if self.stages is not None:
                 self.stages.leave()
             if self._store is not None:  # peers may still need it, until all of them have left this generation
@@ -125,8 +133,9 @@ class CoordinatedRendezvous(RendezvousHandler):
         store = listening_store(address)
         host = f"[{address}]" if ":" in address else address
         self.link.send(Ready(f"{host}:{store.port}"))
-        assigned = self.stages.wait_assignment() if self.stages else self.link.wait_assignment(None, self.leaving)
+        assigned = self.stages.wait_assignment() if self.stages else self._wait_assignment()
         if assigned is None:
+            self.dismiss()
             if self.leaving.is_set():
                 raise RendezvousGracefulExitError("asked to leave")
             raise RendezvousClosedError(self.link.failed or "the job has finished")
@@ -135,6 +144,15 @@ class CoordinatedRendezvous(RendezvousHandler):
         master, _, port = assigned.store.rpartition(":")
         info = RendezvousStoreInfo(master.strip("[]"), int(port))
         return RendezvousInfo(store, assigned.rank, len(assigned.nodes), info)
+
+    def _wait_assignment(self) -> Assign | None:
+        """The next assignment. Where a generation forms without this node, the workers that wait for a place end."""
+        while (assigned := self.link.wait_assignment(_STANDBY_S, self.leaving)) is None:
+            if self.leaving.is_set() or self.link.finished or self.link.failed:
+                return None
+            if self.link.standby:
+                self.dismiss()
+        return assigned
 
     def is_closed(self) -> bool:
         return self.link.finished is not None
@@ -159,8 +177,9 @@ class NodeAgent(SimpleElasticAgent):
         self, config: NodeConfig, link: Link, server: ForkServer, leaving: threading.Event, stages: OrderedStages | None = None
     ) -> None:
         self.config, self.link, self.server, self.leaving, self.stages = config, link, server, leaving, stages
+        self.workers = Workers(server)
         self.rendezvous = CoordinatedRendezvous(link, config, leaving, stages)
-        self._handles: dict[int, int] = {}
+        self.rendezvous.dismiss = lambda: self.workers.dismiss(config.drain_s)
         self._reported = True
         self._stalled = False
         self._killed = False  # whether this agent has killed workers
@@ -173,7 +192,7 @@ class NodeAgent(SimpleElasticAgent):
             rdzv_handler=self.rendezvous,
             entrypoint=config.worker,
             max_restarts=_UNREACHED,
-            monitor_interval=0.03,
+            monitor_interval=0.015,
         )
         super().__init__(spec)
 
@@ -189,6 +208,7 @@ class NodeAgent(SimpleElasticAgent):
         self._reported, self._first_exit = False, None
         self._killed = self._cut = False
         self._memory = OutOfMemory()
+        self.workers.begin()
         for worker in worker_group.workers:
             env = self._worker_env(worker_group, worker)
             log_file = self._log_file(worker.local_rank)
@@ -197,9 +217,10 @@ class NodeAgent(SimpleElasticAgent):
                 mark_start(log_file, generation=generation, rank=worker.global_rank, world_size=worker.world_size)
             argv = ["--run", self.config.run, "--attempt", str(self.config.attempt)]
             process = Start(module=self.config.worker, argv=argv, env=env, log=log_file)
-            self._handles[worker.local_rank] = self.server.start(process)
-        log.info("generation %d: %d workers started", self.rendezvous.generation, len(self._handles))
-        return dict(self._handles)
+            self.workers.start(worker.local_rank, process)
+        stayed = self.workers.stayed
+        log.info("generation %d: %d workers, %d of them stayed", self.rendezvous.generation, len(self.workers), stayed)
+        return {worker.local_rank: self.workers.handle(worker.local_rank) for worker in worker_group.workers}
 
     def _worker_env(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
         env = {
@@ -218,110 +239,103 @@ class NodeAgent(SimpleElasticAgent):
             "ZEPHON_GENERATION": self.rendezvous.generation,
             "ZEPHON_NODE": self.config.node,
         }
-        return {name: str(value) for name, value in env.items()}
+        return environment(env)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """HEALTHY while anything runs or others still work; then FAILED (re-rendezvous), or SUCCEEDED when the job is done."""
-        self.server.poll()
-        exits = {rank: self.server.exits[t] for rank, t in self._handles.items() if t in self.server.exits}
+        self.workers.poll()
+        ends = self.workers.ends()
         base = worker_group.workers[0].global_rank
-        if any(status != Exit.DONE for status, _ in exits.values()) and len(exits) < len(self._handles):
+        if any(end.status != Exit.DONE for end in ends.values()) and len(ends) < len(self.workers):
             self._first_exit = self._first_exit or time.monotonic()
-            planned = all(status in PLANNED for status, _ in exits.values())
+            planned = all(end.status in PLANNED for end in ends.values())
             if time.monotonic() - self._first_exit > (self.config.drain_s if planned else _LOST_GRACE_S):
                 self._end(cut=planned)
             return RunResult(state=WorkerState.HEALTHY)
-        if len(exits) < len(self._handles):
+        if len(ends) < len(self.workers):
             return RunResult(state=WorkerState.HEALTHY)
         self._report()
-        if all(status == Exit.DONE for status, _ in exits.values()):
+        if all(end.status == Exit.DONE for end in ends.values()):
             if self.link.finished is None and self.link.failed is None:
                 if self.stages is not None:
                     self.stages.poll()
                 return RunResult(state=WorkerState.HEALTHY)
-            return RunResult(state=WorkerState.SUCCEEDED, return_values={base + rank: None for rank in exits})
+            return RunResult(state=WorkerState.SUCCEEDED, return_values={base + rank: None for rank in ends})
         failures = {
-            base + rank: ProcessFailure(rank, self.server.pids.get(self._handles[rank], 0), status, "")
-            for rank, (status, _) in exits.items()
-            if status != Exit.DONE
+            base + rank: ProcessFailure(rank, self.workers.pid(rank), end.status, "")
+            for rank, end in ends.items()
+            if end.status != Exit.DONE
         }
         return RunResult(state=WorkerState.FAILED, failures=failures)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        """Drains the workers, or ends them soon when a peer is lost and no step can be completed."""
-        if not self._handles:
+        """Drains the workers, or has them leave soon when a peer is lost and no step can be completed."""
+        if not len(self.workers):
             return
         order = self.link.rerendezvous(self.rendezvous.generation)
         drain = order is None or order.drain or self.leaving.is_set()
         self._stalled = order is not None and order.reason.startswith(STALLED)
         if self._stalled:
-            self._kill(signal.SIGUSR1)  # every worker writes the stacks of its threads to its log
+            self.workers.send(signal.SIGUSR1)  # every worker writes the stacks of its threads to its log
             time.sleep(_STACKS_GRACE_S)
         if self.leaving.is_set():
             self.link.send(Leaving())
-        self._kill(signal.SIGTERM)
-        self._await_exits(self.config.drain_s if drain else _LOST_GRACE_S)
+        self.workers.order(stay=not (self._stalled or self.leaving.is_set()))
+        self._await_ends(self.config.drain_s if drain else _LOST_GRACE_S)
         self._report()
-        self._handles.clear()
 
-    def _await_exits(self, grace: float) -> None:
+    def _await_ends(self, grace: float) -> None:
         deadline = time.monotonic() + grace
-        generation = self.rendezvous.generation
-        while not self._all_ended():
+        generation, left = self.rendezvous.generation, self.leaving.is_set()
+        while not self.workers.all_ended():
             order = self.link.rerendezvous(generation)
             if order is not None and not order.drain:
                 deadline = min(deadline, time.monotonic() + _LOST_GRACE_S)
+            if self.leaving.is_set() and not left:
+                left = True
+                self.workers.order(stay=False)  # those that were asked to stay leave too
             if time.monotonic() > deadline:
                 self._end(cut=order is None or order.drain)
                 deadline = time.monotonic() + 10.0  # an unkillable process is reported as running, and waited for no longer
                 if grace < 0:
                     return
                 grace = -1.0
-            time.sleep(0.01)
-            self.server.poll()
-
-    def _all_ended(self) -> bool:
-        return all(handle in self.server.exits for handle in self._handles.values())
+            time.sleep(0.005)
+            self.workers.poll()
 
     def _end(self, *, cut: bool) -> None:
         """Kills the workers that are left; ``cut``: they had their time for a drain."""
         self._killed, self._cut = True, self._cut or cut
-        self._kill(signal.SIGKILL)
-
-    def _kill(self, sig: signal.Signals) -> None:
-        for handle in self._handles.values():
-            self.server.kill(handle, sig)
+        self.workers.send(signal.SIGKILL)
 
     def _report(self) -> None:
         """Tells the coordinator how this generation's workers ended, once, with the error that explains most."""
         if self._reported:
             return
         self._reported = True
-        base = self._worker_group.workers[0].global_rank
-        exits = {base + rank: self._exit_of(handle) for rank, handle in self._handles.items()}
-        statuses = {rank: status for rank, (status, _) in exits.items()}
-        failed = sorted((when, rank) for rank, (status, when) in exits.items() if status not in PLANNED)
+        base, running = self._worker_group.workers[0].global_rank, End(-signal.SIGKILL, time.time())
+        ends = self.workers.ends()
+        # A worker that could not be killed counts as killed now. One that got SIGTERM before it had a handler has nothing to
+        # save: it counts as drained.
+        exits = {base + worker.local_rank: ends.get(worker.local_rank, running) for worker in self._worker_group.workers}
+        statuses = {rank: Exit.LEFT if end.status == -signal.SIGTERM else end.status for rank, end in exits.items()}
+        failed = sorted((end.when, rank) for rank, end in exits.items() if statuses[rank] not in PLANNED)
         errors = [self._error_of(rank, when, statuses[rank], rank - base) for when, rank in failed]
         stuck = [error for error in errors if error.stuck]
         error = next(iter([*stuck, *errors]), None)
         self.link.send(Exited(self.rendezvous.generation, statuses, error))
 
-    def _exit_of(self, handle: int) -> tuple[int, float]:
-        """Status and time of a worker's end; a worker that could not be killed counts as killed now."""
-        status, when = self.server.exits.get(handle, (-signal.SIGKILL, time.time()))
-        # A worker that got SIGTERM before it had a handler has nothing to save: it counts as drained.
-        return (Exit.LEFT if status == -signal.SIGTERM else status), when
-
     def _error_of(self, rank: int, when: float, status: int, local_rank: int) -> WorkerError:
         log_file = self._log_file(local_rank)
         frame = stuck_frame(log_file) if log_file and self._stalled else ""
         cut = self._cut and status == -signal.SIGKILL
-        message = frame or (last_error(log_file) if log_file else "")
+        message = frame or self.workers.lost(local_rank) or (last_error(log_file) if log_file else "")
         if cut:
             message = f"the drain took longer than elastic.drain_s={self.config.drain_s:g} s"
         elif status < 0 and not self._killed:
-            handle = self._handles[local_rank]
-            message = self._memory.explain(-status, peak=self.server.peaks.get(handle, 0), said=message)
+            message = self._memory.explain(-status, peak=self.workers.peak(local_rank), said=message)
+        elif status == -signal.SIGKILL and not frame:
+            message = f"did not leave its process group within {_LOST_GRACE_S:g} s and was killed"
         node = self.config.node
         return WorkerError(time=when, rank=rank, node=node, status=status, message=message, stuck=bool(frame), cut=cut)
 
@@ -332,6 +346,4 @@ class NodeAgent(SimpleElasticAgent):
         """The coordinator has said that all nodes are done; there is nothing more to wait for."""
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        if not self._all_ended():
-            self._kill(signal.SIGKILL)
-            self._await_exits(5.0)
+        self.workers.dismiss(0.0)

@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from zephon.agent.forkserver import ForkServer, Start
+from zephon.agent.fork_messages import Start
+from zephon.agent.forkserver import ForkServer
 from zephon.agent.link import Link
 from zephon.agent.messages import Assign, Leaving, RunStage, StageEnded, StageStarted, WithdrawStage
 from zephon.exits import Exit

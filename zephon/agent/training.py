@@ -10,6 +10,7 @@ decision is written to the run's events. Agents send all that it holds again to 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import math
 import time
@@ -28,6 +29,7 @@ from zephon.agent.messages import (
     Ready,
     Released,
     Rerendezvous,
+    Standby,
     WorkerError,
 )
 from zephon.agent.resizes import Resizes
@@ -93,6 +95,7 @@ class Training:
         self._watched: tuple[int, int | None] = (-1, None)
         self._watched_since, self._first_step = now, True
         self._refused, self._refused_at = 0, -math.inf
+        self._news = asyncio.Event()
 
     @property
     def port(self) -> int:
@@ -103,7 +106,7 @@ class Training:
         await self.server.start(host, port, self, secret=make_secret(self.rundir, self.attempt))
 
     async def run(self) -> Finish:
-        """Decides until training has ended."""
+        """Decides until training has ended: at every message, and when time has passed."""
         polled, looked = 0.0, -math.inf
         while self.membership.finished is None:
             now = time.monotonic()
@@ -115,7 +118,9 @@ class Training:
                 self.membership.note_missing(missing_at_end(self.rundir, self.spec.trainer.steps))
             for action in self.membership.decide(now):
                 self._act(action)
-            await asyncio.sleep(TICK_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), TICK_S)
+            self._news.clear()
         return self.membership.finished
 
     async def close(self) -> None:
@@ -150,6 +155,7 @@ class Training:
 
     def received(self, node: str, message: FromAgent) -> None:
         now = time.monotonic()
+        self._news.set()
         match message:
             case Hello():
                 self._greet(message, now)
@@ -169,6 +175,7 @@ class Training:
             self.membership.gone(node, time.monotonic())
 
     def gone(self, node: str) -> None:
+        self._news.set()
         leaving = node in self.membership.nodes and self.membership.nodes[node].leaving
         self.membership.gone(node, time.monotonic())
         self.events.write("node_gone", node=node)
@@ -251,6 +258,8 @@ class Training:
         self.resizes.formed(form.generation, time.time(), nodes=len(form.nodes), progress=progress)
         for rank, node in enumerate(form.nodes):
             self.server.send(node, Assign(form.generation, rank, form.nodes, form.store))
+        for node in set(self.server.connected()) - set(form.nodes):
+            self.server.send(node, Standby(form.generation))
 
     # What the workers write
 

@@ -223,6 +223,7 @@ class ElasticSpec(Spec):
     join_timeout_s: Seconds = free(300.0)
     heartbeat_s: Seconds = free(5.0)
     stall_s: Seconds = free(120.0)
+    in_place: bool = free(True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

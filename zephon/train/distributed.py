@@ -22,6 +22,9 @@ from zephon.spec.experiment import TrainerSpec
 
 Item = TypeVar("Item")
 
+# What gloo says where a peer has closed its connection, or answers no more; NCCL's errors are of torch's own kind.
+_GONE = ("Connection closed by peer", "Connection reset by peer", "gloo/transport", "Broken pipe")
+
 SAVE_TIMEOUT = timedelta(hours=1)  # a slow disk is not a dead rank
 
 
@@ -111,6 +114,16 @@ class Membership:
     def leave(self) -> None:
         """Ends the membership; safe when a peer is already gone."""
         dist.destroy_process_group()
+
+
+def lost_peer(error: BaseException) -> bool:
+    """Whether an error, or what caused it, says that a rank has gone in the middle of a collective."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, dist.DistError) or (isinstance(seen, RuntimeError) and any(word in str(seen) for word in _GONE)):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def choose_device(wanted: str, *, local_rank: int) -> torch.device:

@@ -20,7 +20,7 @@ from zephon.errors import ConfigError, ZephonError
 from zephon.train.loss import DatasetLoss, dataset_losses, sums_by_dataset
 from zephon.train.reduction import block_size
 from zephon.train.session import Session
-from zephon.train.step import TokenRows, first_error, rank_report
+from zephon.train.step import Drain, TokenRows, first_error, rank_report
 from zephon.types import IGNORE_INDEX
 
 
@@ -47,7 +47,7 @@ class Evaluation:
         trainer = self._session.spec.trainer
         return trainer.eval_every is not None and (step % trainer.eval_every == 0 or step == trainer.steps)
 
-    def prepare(self, *, leaving: Callable[[], bool] = lambda: False) -> None:
+    def prepare(self, *, leaving: Callable[[], Drain] = lambda: Drain.NO) -> None:
         """Reads the held-out text, so that what is wrong with it is an error before the first step.
 
         Raises:
@@ -58,7 +58,7 @@ class Evaluation:
                 self._rows = self._read(leaving)
 
     @torch.no_grad()
-    def __call__(self, *, leaving: Callable[[], bool] = lambda: False, drained: bool = False) -> Result | None:
+    def __call__(self, *, leaving: Callable[[], Drain] = lambda: Drain.NO, drained: bool = False) -> Result | None:
         """The loss; None on every rank where one was asked to leave, and the caller then saves and leaves.
 
         Args:
@@ -75,7 +75,7 @@ class Evaluation:
             session.job.log(f"the evaluation after {session.step} steps is skipped: a process was asked to leave")
         return result
 
-    def _evaluate(self, steps: list[TokenRows], leaving: Callable[[], bool]) -> Result | None:
+    def _evaluate(self, steps: list[TokenRows], leaving: Callable[[], Drain]) -> Result | None:
         session, trainer = self._session, self._session.spec.trainer
         size = block_size(session.spec) if trainer.reduction == "canonical" else trainer.microbatch_size
         losses: list[list[float]] = []
@@ -88,7 +88,7 @@ class Evaluation:
         loss, *by_dataset = (math.fsum(column) for column in zip(*itertools.chain.from_iterable(gathered), strict=True))
         return Result(loss=loss / self._tokens, tokens=self._tokens, datasets=dataset_losses(self._trained, by_dataset))
 
-    def _read(self, leaving: Callable[[], bool]) -> list[TokenRows] | None:
+    def _read(self, leaving: Callable[[], Drain]) -> list[TokenRows] | None:
         """This rank's part of the held-out text by step, with as many rows as the others have; None where a rank leaves."""
         session, membership = self._session, self._session.membership
         assert session.job.held_out is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -27,16 +28,42 @@ from zephon.train.step import Packed, StepBatch, TokenRows, concatenate
 from zephon.types import IGNORE_INDEX, Counts, DropSummary, sum_by_reason
 
 
+class Material:
+    """What a process needs of the disk for its part of a job: made once, and the same in every membership of the process."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self._spec.tokenizer.id, backend=self._spec.tokenizer.backend)
+
+    @functools.cached_property
+    def datasets(self) -> list[Dataset]:
+        return datasets_of(self._spec)
+
+    @functools.cached_property
+    def held_out(self) -> list[Dataset]:
+        return held_out_of(self._spec)
+
+
 def job_for(
-    spec: RunSpec, run: RunDir, membership: Membership, *, log: Callable[[str], None], fence: Callable[[], None]
+    spec: RunSpec,
+    run: RunDir,
+    membership: Membership,
+    *,
+    log: Callable[[str], None],
+    fence: Callable[[], None],
+    material: Material | None = None,
 ) -> Job:
     """The job of a run directory, where the mixture is measured once for all ranks and attempts.
 
     Raises:
         ConfigError: a dataset or tokenizer is not there, or numbers do not fit together.
     """
-    tokenizer = load_tokenizer(spec.tokenizer.id, backend=spec.tokenizer.backend)
-    datasets, held_out_datasets = _same_everywhere(spec, tokenizer, membership)
+    material = material or Material(spec)
+    tokenizer = material.tokenizer
+    datasets, held_out_datasets = _same_everywhere(spec, material, membership)
     steering = steering_of(spec, run, membership, fence)
     decisions = [] if steering is None else steering.decisions
     first = pipeline(spec, tokenizer, dp_rank=membership.dp_rank, dp_size=membership.dp_size, datasets=datasets)
@@ -80,7 +107,7 @@ def job_for(
     )
 
 
-def _same_everywhere(spec: RunSpec, tokenizer: Tokenizer, membership: Membership) -> tuple[list[Dataset], list[Dataset]]:
+def _same_everywhere(spec: RunSpec, material: Material, membership: Membership) -> tuple[list[Dataset], list[Dataset]]:
     """The datasets to train on and to evaluate on, whose files are the same for every rank, as is the tokenizer's definition.
 
     Raises:
@@ -90,8 +117,8 @@ def _same_everywhere(spec: RunSpec, tokenizer: Tokenizer, membership: Membership
     held_out: list[Dataset] = []
     failure: ZephonError | None = None
     try:
-        listed = datasets_of(spec)
-        held_out = held_out_of(spec) if spec.trainer.eval_every is not None else []
+        listed = material.datasets
+        held_out = material.held_out if spec.trainer.eval_every is not None else []
     except ZephonError as error:
         failure = error
     seen = [
@@ -99,7 +126,7 @@ def _same_everywhere(spec: RunSpec, tokenizer: Tokenizer, membership: Membership
         for where, datasets in (("data.datasets", listed), ("trainer.eval_data", held_out))
         for dataset in datasets
     ]
-    gathered = membership.exchange((failure, seen, tokenizer.identity, tokenizer.ids_sha256))
+    gathered = membership.exchange((failure, seen, material.tokenizer.identity, material.tokenizer.ids_sha256))
     for rank, (unlisted, theirs, definition, ids) in enumerate(gathered):
         if unlisted is not None:
             unlisted.add_note(f"raised on rank {rank}")

@@ -8,16 +8,18 @@ from zephon.train.evaluation import Evaluation
 from zephon.train.records import Records
 from zephon.train.session import Session
 from zephon.train.steer import note, steer
+from zephon.train.step import Drain
 
 
-def train(session: Session, *, records: Records | None, leaving: Callable[[], bool]) -> bool:
-    """Trains the remaining steps; True when the run is done, False when a rank was asked to leave.
+def train(session: Session, *, records: Records | None, leaving: Callable[[], Drain]) -> bool:
+    """Trains the remaining steps; True when the run is done, False when a rank was asked to end its part.
 
     Args:
         records: where rank 0 writes; None on the others.
-        leaving: whether this process was asked to leave; all ranks then finish the same step and save.
+        leaving: whether this process was asked to; all ranks then finish the same step. They save, unless all of them stay and
+            each holds the whole state.
     """
-    evaluation, every, drained = Evaluation(session), session.spec.checkpoint.every, False
+    evaluation, every, drained = Evaluation(session), session.spec.checkpoint.every, Drain.NO
     if session.spec.trainer.eval_every is not None:
         evaluation.prepare(leaving=leaving)
     steer(session)  # a decision on the mixture that is due and not recorded
@@ -26,13 +28,16 @@ def train(session: Session, *, records: Records | None, leaving: Callable[[], bo
         note(session, update)
         drained, held_out = step.drain, None
         if evaluation.due(session.step):
-            held_out = evaluation(leaving=leaving, drained=drained)
-            drained = held_out is None  # a rank was asked to leave, before the step or since
+            held_out = evaluation(leaving=leaving, drained=bool(drained))
+            if held_out is None and not drained:  # a rank was asked to leave since, and the others do not know for how long
+                drained = Drain.LEAVE
         if records is not None:
             records.write(session, step, update, held_out)  # ledger, metrics, progress
         session.judge(update)  # a loss that is not finite: stop, skip or roll back
-        if drained or session.step % every == 0:
-            _save(session, records, wait=drained)
+        if drained is Drain.STAY and session.whole:
+            _record(session, records)
+        elif drained or session.step % every == 0:
+            _save(session, records, wait=bool(drained))
         if drained:
             break
         steer(session)
@@ -45,7 +50,12 @@ def train(session: Session, *, records: Records | None, leaving: Callable[[], bo
 
 
 def _save(session: Session, records: Records | None, *, wait: bool) -> None:
+    _record(session, records)
+    with session.clock("save"):
+        session.save(wait=wait)
+
+
+def _record(session: Session, records: Records | None) -> None:
     with session.clock("save"):
         if records is not None:
             records.push(session)
-        session.save(wait=wait)

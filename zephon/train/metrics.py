@@ -42,6 +42,11 @@ class ProgressFile:
         self._latest: Progress | None = None
         self._written = 0.0
 
+    def go_on(self, recorded: int) -> None:
+        """Another generation begins, with ``recorded`` steps in the ledger."""
+        self._recorded, self._began, self._written = recorded, None, 0.0
+        self._seconds.clear()
+
     def write(self, step: int, values: StepValues) -> None:
         if self._began is None:
             self._began = step

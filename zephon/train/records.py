@@ -19,10 +19,11 @@ from zephon.run.mirror import Mirror
 from zephon.run.progress import drain_warning
 from zephon.spec.experiment import RunSpec
 from zephon.train.evaluation import Result
-from zephon.train.metrics import sinks
-from zephon.train.session import Session, Update
+from zephon.train.metrics import ProgressFile, sinks
+from zephon.train.session import Session
 from zephon.train.shares import RealizedShares
 from zephon.train.step import GlobalStep
+from zephon.train.update import Update
 from zephon.train.usage import memory
 from zephon.types import DropSummary, Json
 
@@ -44,6 +45,31 @@ class Records:
         self._moved = MovedCursors()
         self._shares = RealizedShares(run, spec)
         self._sinks = [MetricsFile(metrics, attempt), *sinks(run, spec, attempt, recorded=self._ledger.steps)]
+
+    def go_on(self, generation: int) -> None:
+        """The process that writes stays the one in another generation."""
+        self._generation = generation
+        for sink in self._sinks:
+            if isinstance(sink, ProgressFile):
+                sink.go_on(self._ledger.steps)
+
+    @property
+    def steps(self) -> int:
+        """How many steps are recorded."""
+        return self._ledger.steps
+
+    def write_missed(self, session: Session) -> bool:
+        """Writes the newest step of the state, where the rank that recorded was lost before it did; whether there was one."""
+        missed = session.last is not None and session.last[0].step == self._ledger.steps == session.step - 1
+        if missed and session.last is not None:
+            self.write(session, *session.last, None)
+        return missed
+
+    def bring(self) -> None:
+        """Brings the run directory up to date before others read it there; what cannot be brought is told at the next save."""
+        with contextlib.suppress(OSError, ZephonError):
+            for mirror in self._mirrors:
+                mirror.push()
 
     def write(self, session: Session, step: GlobalStep, update: Update, held_out: Result | None) -> None:
         """One step. An error becomes the session's fault: all ranks receive it before the next step, and end together."""

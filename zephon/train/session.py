@@ -2,11 +2,10 @@
 
     Job (spec, run directory, loader factory)             lives as long as the process
       └─ build(job, membership, snapshot) -> Session      mesh, wrapped model, optimizer, loader assignment, saver
-           └─ session.take() -> Snapshot                  the whole state in memory, independent of the membership
+           └─ session.hold() -> Snapshot                  this rank's part of the state, in memory, for another membership
            └─ session.close()                             ends threads; the process may then join another membership
 
-A new membership finds its state in this order: the newest snapshot that any rank still holds, sent by that rank to those
-without it; the checkpoint that all ranks agree on; or step 0, where weights follow from the seed alone.
+snapshot.py says where a new membership finds its state.
 """
 
 from __future__ import annotations
@@ -15,31 +14,33 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 
 from zephon.cursor import SavedState
 from zephon.errors import StateError, TrainingDiverged, ZephonError
-from zephon.run.checkpoints import Meta, name_of
+from zephon.run.checkpoints import name_of
 from zephon.run.directory import RunDir
 from zephon.run.ledger import has_ledger
 from zephon.seeds import derive
 from zephon.spec.experiment import RunSpec
-from zephon.train import checkpoint, ddp, optim, reduction, tensor, usage
+from zephon.train import checkpoint, optim, reduction, usage
 from zephon.train.distributed import Membership, check_replicas
 from zephon.train.hf import start_from
-from zephon.train.loss import DatasetLoss, dataset_losses, sums_by_dataset
+from zephon.train.loss import dataset_losses, sums_by_dataset
 from zephon.train.metrics import Clock
-from zephon.train.model import Decoder, assign, initialise, parameter_count
+from zephon.train.model import initialise, parameter_count
+from zephon.train.parallel import built
+from zephon.train.pieces import local_rows, part_of
 from zephon.train.schedule import learning_rate
+from zephon.train.snapshot import Position, Snapshot, take_over
 from zephon.train.steering import Steering
-from zephon.train.step import Feed, GlobalStep, StepBatch, TokenRows, agree, nothing_to_train_on, rank_report
+from zephon.train.step import Drain, Feed, GlobalStep, StepBatch, TokenRows, agree, nothing_to_train_on, rank_report
+from zephon.train.update import Update
 from zephon.types import DropSummary, sum_by_reason
 
 MAX_ROLLBACKS = 3
@@ -70,42 +71,19 @@ class Job:
     begins: Callable[[SavedState | None, int], tuple[int, int]] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """A training state in memory after ``step`` steps: full tensors by name and the loader state with all lanes."""
-
-    step: int
-    tokens: int
-    tensors: dict[str, Tensor]
-    state: SavedState | None
-    skipped: tuple[int, ...] = ()
-    average: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Update:
-    """What one optimizer step gave.
-
-    Args:
-        skipped: why the weights did not change, or None.
-        datasets: what each dataset's trained tokens cost, where there are some.
-        bad: whether the reason is the loss or the gradient, so that ``trainer.nonfinite`` decides how to go on.
-    """
-
-    loss: float
-    norm: float
-    rate: float
-    datasets: dict[str, DatasetLoss] = field(default_factory=dict)
-    skipped: str | None = None
-    bad: bool = False
-
-
 class Session:
     """The training of one membership; ``build`` makes it."""
 
-    def __init__(self, job: Job, membership: Membership, module: nn.Module, model: nn.Module) -> None:
+    def __init__(
+        self,
+        job: Job,
+        membership: Membership,
+        module: nn.Module,
+        model: nn.Module,
+        optimizer: torch.optim.AdamW | None = None,
+    ) -> None:
         self.job, self.spec, self.membership, self.module, self.model = job, job.spec, membership, module, model
-        self.optimizer = optim.adamw(module, job.spec.optimizer)
+        self.optimizer = optimizer or optim.adamw(module, job.spec.optimizer)
         self.feed = job.feed(membership.dp_rank, membership.dp_size)
         self.saver = checkpoint.Saver(job.run, membership, job.spec.checkpoint, fence=job.fence)
         self.clock = Clock()
@@ -116,14 +94,38 @@ class Session:
         self.ended = False  # whether the data ended before the last step
         self.dropped_at_end: tuple[DropSummary, ...] = ()
         self.average: float | None = None  # of the loss; a spike is a multiple of it
+        self.last: tuple[GlobalStep, Update] | None = None
         self._source: Iterator[StepBatch] | None = None
         self._rollbacks = 0
+        self._reading = False  # whether a checkpoint is just replacing the state
         self.peak = usage.peak(membership.device)
         self.operations = usage.operations_per_token(
             parameters=parameter_count(module), spec=job.spec.model, length=job.spec.pipeline.context_length
         )
 
-    def steps(self, *, leaving: Callable[[], bool]) -> Iterator[GlobalStep]:
+    @property
+    def whole(self) -> bool:
+        """Whether every rank holds the whole state, so that it is safe while one of them lives."""
+        return self.spec.trainer.parallel == "ddp" and self.spec.trainer.tensor_parallel == 1
+
+    def position(self) -> Position:
+        return Position(
+            step=self.step,
+            tokens=self.tokens,
+            state=self.state,
+            skipped=self.skipped,
+            average=self.average,
+            last=self.last,
+        )
+
+    def go_to(self, position: Position) -> None:
+        """Counts on from another position; the loader follows."""
+        self.step, self.tokens, self.state = position.step, position.tokens, position.state
+        self.skipped, self.average, self.last = position.skipped, position.average, position.last
+        if position.state is not None:
+            self.feed.restore(position.state)
+
+    def steps(self, *, leaving: Callable[[], Drain]) -> Iterator[GlobalStep]:
         """The remaining steps, each as all ranks agreed on it; ends with the run's last step or with the data.
 
         Raises:
@@ -183,16 +185,7 @@ class Session:
         """Saves the state after the last step, in the background unless ``wait``."""
         if self.state is None or self.saver.last == self.step:
             return
-        meta = Meta(
-            step=self.step,
-            tokens=self.tokens,
-            loader={key: value for key, value in self.state.items() if key != "lanes"},
-            pinned=self.spec.fields_of("pinned"),
-            guarded=self.spec.fields_of("guarded"),
-            rng=checkpoint.rng_meta(self.spec.trainer.seed),
-            skipped=self.skipped,
-            average=self.average,
-        )
+        meta = self.position().meta(self.spec)
         self.saver.save(optim.tensors(self.module, self.optimizer), self.state["lanes"], meta, wait=wait)
 
     def settle(self) -> None:
@@ -207,13 +200,34 @@ class Session:
                 error.add_note(f"raised on rank {rank}")
                 raise error
 
+    def hold(self) -> Snapshot | None:
+        """This rank's part of the state after the last whole step, not copied; None where it cannot go to other ranks.
+
+        Safe after the loss of a peer in the middle of a step: weights change only after the last collective of a step, and the
+        step counts when they have changed.
+        """
+        for part in self.module.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()
+        live = optim.tensors(self.module, self.optimizer)
+        part_held = part_of(self.membership, live)
+        if part_held is None or self._reading:
+            return None
+        return Snapshot(
+            position=self.position(),
+            tensors={name: local_rows(tensor) for name, tensor in live.items()},
+            part=part_held,
+            saved=self.saver.last == self.step,
+            first=self.membership.first,
+            module=self.module if self.whole else None,
+            optimizer=self.optimizer if self.whole else None,
+        )
+
     def take(self) -> Snapshot:
-        """The whole state in memory. With sharded weights every rank must call it, since the ranks gather the shards."""
+        """The whole state, copied. With sharded weights every rank must call it, since the ranks gather the shards."""
         live = optim.tensors(self.module, self.optimizer)
         full = {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in live.items()}
-        return Snapshot(
-            step=self.step, tokens=self.tokens, tensors=full, state=self.state, skipped=self.skipped, average=self.average
-        )
+        return Snapshot(position=self.position(), tensors={name: local_rows(t.clone()) for name, t in full.items()})
 
     def judge(self, update: Update) -> None:
         """Follows ``trainer.nonfinite`` after a bad step: go on without it, roll back, or stop.
@@ -234,9 +248,10 @@ class Session:
         self._rollbacks += 1
         self.saver.wait()
         self.renew_feed()
-        skipped = self.skipped
+        skipped, self._reading = self.skipped, True
         from_disk_or_seed(self)
         self.skipped = tuple(sorted({*self.skipped, *skipped}))
+        self._reading = False
         if self.membership.first:
             self.job.log(f"rolled back to step {self.step}; step {bad} will be skipped")
 
@@ -284,17 +299,24 @@ class Session:
         return None
 
     def _done(self, step: GlobalStep, update: Update) -> Update:
-        """Counts the step, and not before: where a peer dies in the middle of one, ``take`` gives the state before it."""
+        """Counts the step, and not before: where a peer dies in the middle of one, ``hold`` gives the state before it."""
         self.step, self.tokens, self.state = step.step + 1, self.tokens + step.tokens, step.state
         if update.skipped is not None:
             self.skipped = tuple(sorted({*self.skipped, step.step}))
             if self.membership.first:
                 self.job.log(f"step {step.step}: {update.skipped}; the weights do not change")
+        self.last = (step.without_rows(), update)
         return update
 
 
-def build(job: Job, membership: Membership, snapshot: Snapshot | None = None) -> Session:
+def build(
+    job: Job, membership: Membership, snapshot: Snapshot | None = None, *, recorded: Callable[[], int] | None = None
+) -> Session:
     """Builds a membership's session and gives it the newest state there is.
+
+    Args:
+        snapshot: what this process holds of an earlier membership.
+        recorded: how many steps the ledger has; the first rank asks it.
 
     Raises:
         ConfigError: the experiment does not fit this number of ranks.
@@ -303,70 +325,18 @@ def build(job: Job, membership: Membership, snapshot: Snapshot | None = None) ->
     if job.spec.trainer.reduction == "canonical":
         reduction.check_canonical(job.spec, dp_size=membership.dp_size)
         reduction.check_consistent(membership)
-    module, model = _build_model(job, membership)
-    session = Session(job, membership, module, model)
-    held = membership.exchange(-1 if snapshot is None else snapshot.step)
-    if max(held) >= 0:
-        _take_over(session, snapshot, held)
+    module, model = built(job.spec, job.vocab_size, membership, kept=snapshot.module if snapshot else None)
+    session = Session(job, membership, module, model, snapshot.optimizer if snapshot else None)
+    known = recorded() if recorded is not None and membership.first else None
+    position = take_over(membership, snapshot, optim.tensors(module, session.optimizer), recorded=known)
+    if position is not None:
+        session.go_to(position)
     else:
+        if snapshot is not None:
+            snapshot.intact = False
         from_disk_or_seed(session)
     check_replicas(membership, job.spec.trainer, list(module.parameters()), step=session.step)
     return session
-
-
-def _build_model(job: Job, membership: Membership) -> tuple[nn.Module, nn.Module]:
-    """(module with empty parameters on the device, the same one wrapped for its kind of parallelism)."""
-    trainer = job.spec.trainer
-    with torch.device("meta"):
-        module = Decoder(job.spec.model, job.vocab_size, recompute=trainer.activation_checkpointing)
-    if trainer.tensor_parallel > 1:
-        tensor.split(module, job.spec.model, membership.mesh["tensor"])
-    if trainer.compile:
-        for block in module.blocks():
-            block.compile()
-    if trainer.parallel == "ddp" and trainer.tensor_parallel == 1:
-        module.to_empty(device=membership.device)
-        if trainer.reduction == "canonical" or membership.process.size == 1:
-            return module, module
-        group = membership.mesh["replicate"].get_group()
-        wrapped = DistributedDataParallel(module, process_group=group, init_sync=False, gradient_as_bucket_view=True)
-        wrapped.register_comm_hook(group, ddp.sum_over_ranks)
-        return module, wrapped
-    mesh = membership.mesh["shard"] if trainer.parallel == "fsdp" else membership.mesh["replicate", "shard"]
-    low = torch.bfloat16 if trainer.precision == "bfloat16" else None
-    policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
-    for block in module.blocks():
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(module, mesh=mesh, mp_policy=policy)
-    for part in module.modules():
-        if isinstance(part, FSDPModule):  # the loss is divided by the global count already: sum, do not average
-            part.set_gradient_divide_factor(1.0)
-            part.set_force_sum_reduction_for_comms(True)
-    module.to_empty(device=membership.device)
-    return module, module
-
-
-def _take_over(session: Session, snapshot: Snapshot | None, held: list[int]) -> None:
-    """Sends the newest snapshot from the first rank that holds it to all ranks that do not."""
-    membership, newest = session.membership, max(held)
-    source, everywhere = held.index(newest), min(held) == newest
-    local = snapshot if snapshot is not None and snapshot.step == newest else None
-    head = membership.broadcast(
-        (local.step, local.tokens, local.state, local.skipped, local.average) if local else None, source=source
-    )
-    assert head is not None  # the source holds the snapshot
-    session.step, session.tokens, session.state, session.skipped, session.average = head
-    for name, target in optim.tensors(session.module, session.optimizer).items():
-        full = (
-            local.tensors[name].to(target.device)
-            if local
-            else torch.empty(target.shape, dtype=target.dtype, device=target.device)
-        )
-        if not everywhere:
-            dist.broadcast(full, src=source)
-        assign(target, full)
-    if session.state is not None:
-        session.feed.restore(session.state)
 
 
 def from_disk_or_seed(session: Session) -> None:
@@ -382,11 +352,10 @@ def from_disk_or_seed(session: Session) -> None:
         else:
             initialise(session.module, seed=job.spec.trainer.seed, layers=job.spec.model.layers)
         optim.reset(session.optimizer)
-        session.step, session.tokens, session.state, session.skipped, session.average = 0, 0, None, (), None
+        session.go_to(Position(step=0, tokens=0, state=None))
         return
     meta, loader = checkpoint.load(job.run, step, optim.tensors(session.module, session.optimizer), membership)
     checkpoint.check_pinned(meta, job.spec)
-    session.step, session.tokens, session.state, session.skipped = meta.step, meta.tokens, loader, tuple(meta.skipped)
-    session.average, session.saver.last = meta.average, meta.step
-    session.feed.restore(loader)
+    session.go_to(Position(step=meta.step, tokens=meta.tokens, state=loader, skipped=tuple(meta.skipped), average=meta.average))
+    session.saver.last = meta.step
     log(f"resumed from {name_of(step)}")

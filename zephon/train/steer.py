@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from zephon.train.session import Session, Update
+from zephon.train.session import Session
+from zephon.train.update import Update
 
 
 def steer(session: Session) -> None:

@@ -9,6 +9,7 @@ in the same step, and every rank holds the loader state of every lane, also of a
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -21,6 +22,16 @@ from zephon.cursor import SavedState
 from zephon.errors import DataError, StateError, ZephonError
 from zephon.spec.experiment import RunSpec
 from zephon.types import IGNORE_INDEX, DropSummary, sum_by_reason
+
+
+class Drain(enum.IntEnum):
+    """Whether this process is to end its part in a membership after the step; of several ranks' wishes the greatest counts."""
+
+    NO = 0
+    STAY = 1
+    """and takes its state into the next membership"""
+    LEAVE = 2
+    """for good: what it holds has to be on disk"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +152,7 @@ class RankReport:
     trained: dict[str, int] = field(default_factory=dict)
     packed: Packed = NOTHING_PACKED
     dropped: tuple[DropSummary, ...] = ()
-    drain: bool = False
+    drain: Drain = Drain.NO
     error: ZephonError | None = None
 
 
@@ -156,7 +167,7 @@ class GlobalStep:
         state: the loader state after the step, with the lanes of all ranks.
         by_dataset, trained, packed: of StepBatch, added up over all ranks.
         dropped: documents dropped on the way to this step, by reason.
-        drain: whether a rank was asked to leave after this step.
+        drain: whether a rank is to end its part after this step.
     """
 
     step: int
@@ -168,10 +179,15 @@ class GlobalStep:
     trained: dict[str, int]
     packed: Packed
     dropped: tuple[DropSummary, ...]
-    drain: bool
+    drain: Drain
+
+    def without_rows(self) -> GlobalStep:
+        """What is recorded of the step, without what was trained."""
+        none = torch.zeros((0, 0), dtype=torch.int64)
+        return replace(self, rows=TokenRows(input_ids=none, labels=none))
 
 
-def rank_report(batch: StepBatch | None, *, drain: bool, error: ZephonError | None) -> RankReport:
+def rank_report(batch: StepBatch | None, *, drain: Drain, error: ZephonError | None) -> RankReport:
     if batch is None or error is not None:
         return RankReport(step=None, drain=drain, error=error)
     return RankReport(
@@ -230,7 +246,7 @@ def agree(batch: StepBatch | None, reports: Sequence[RankReport]) -> GlobalStep 
         trained=_summed(report.trained for report in reports),
         packed=sum((report.packed for report in reports), NOTHING_PACKED),
         dropped=sum_by_reason(summary for report in reports for summary in report.dropped),
-        drain=any(report.drain for report in reports),
+        drain=max(report.drain for report in reports),
     )
 
 

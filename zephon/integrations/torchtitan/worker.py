@@ -19,7 +19,8 @@ from zephon.integrations.torchtitan.run_records import RunRecords
 from zephon.run.directory import RunDir
 from zephon.run.generation import check_newest, newest_claim
 from zephon.spec.experiment import RunSpec
-from zephon.train.worker import Fence, arguments_of, status_of
+from zephon.train.rank import Fence
+from zephon.train.worker import arguments_of, status_of
 
 
 def main(run_url: str, attempt: int) -> int:

@@ -8,7 +8,8 @@ import signal
 import time
 from pathlib import Path
 
-from zephon.agent.forkserver import ForkServer, Start
+from zephon.agent.fork_messages import Start
+from zephon.agent.forkserver import ForkServer
 from zephon.agent.messages import Finish
 from zephon.agent.training import Training
 from zephon.exits import Exit
