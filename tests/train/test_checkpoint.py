@@ -233,7 +233,7 @@ def failing_save(meet: Meet, rank: int, some: RunSpec, folder: str) -> str:
     session = build(job(some, folder), membership)
     some_steps(session, 1)
     if rank == 1:
-        checkpoint._own_files = _no_room
+        checkpoint.own_files = _no_room
     try:
         session.save()
         session.settle()
@@ -271,14 +271,14 @@ def slow_save(meet: Meet, rank: int, some: RunSpec, folder: str) -> None:
     session.save()
     session.saver.wait()
     some_steps(session, 1)
-    write = checkpoint._own_files
+    write = checkpoint.own_files
 
     def slowly(*args: Any) -> Any:
         Path(folder, "saving").touch()
         time.sleep(60)
         return write(*args)
 
-    checkpoint._own_files = slowly
+    checkpoint.own_files = slowly
     session.save()
     time.sleep(60)
 
