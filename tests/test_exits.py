@@ -24,6 +24,7 @@ def test_the_statuses_are_these() -> None:
         "REFUSED": 65,
         "FAILED_FOR_GOOD": 70,
         "DRAINED": 75,
+        "LOST_PEER": 76,
         "INTERRUPTED": 130,
         "KILLED": 137,
         "LEFT": 143,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -77,6 +79,12 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
             return False
         time.sleep(0.001)
     return True
+
+
+def quiet() -> None:
+    """No thread of a loader that an earlier test has forgotten is left."""
+    gc.collect()
+    assert until(lambda: not any(thread.name.startswith("zephon-") for thread in threading.enumerate()))
 
 
 def texts(rows: Any) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.parts import quiet
 from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
 
 HURRY = threading.Event()
@@ -59,6 +60,7 @@ def test_an_interrupted_loop_has_control_within_a_second_however_slow_a_transfor
     def leave(*_: object) -> None:
         raise SystemExit(1)
 
+    quiet()
     # Both are set: a shell starts what it puts in its background with SIGINT ignored.
     wanted: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: leave}
     before = {each: signal.signal(each, handler) for each, handler in wanted.items()}

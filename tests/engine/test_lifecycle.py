@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tests.engine.parts import until
+from tests.engine.parts import quiet, until
 from tests.engine.recipes import small, upper
 from tests.laws import reference, row_digest
 from zephon import Pipeline
@@ -25,6 +25,11 @@ from zephon.ops.tokenizers import load_tokenizer
 
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("zephon-")]
+
+
+@pytest.fixture(autouse=True)
+def nobody_left() -> None:
+    quiet()
 
 
 def test_starting_and_breaking_off_a_hundred_times_leaves_no_thread() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.parts import until
+from tests.engine.parts import quiet, until
 from zephon import Dataset, InMemoryShard, Pipeline, StaticMixtureWorkSource
 from zephon.errors import StoreFailed
 from zephon.io import watch
@@ -35,6 +35,7 @@ class Rows(Sequence[Mapping[str, Any]]):
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rows]:
+    quiet()  # each loader looks after the reads of the whole process
     monkeypatch.setattr(watch, "PATIENCE", 0.5)
     made = Rows(200, 100)
     yield made

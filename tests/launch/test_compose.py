@@ -152,7 +152,7 @@ def test_numbers_that_look_like_text_stay_text_in_text_fields() -> None:
         ("context_length=4", "did you mean 'pipeline.context_length'?"),
         ("lr=0.1", "did you mean 'optimizer.lr'?"),
         ("steps=100", "did you mean 'trainer.steps'?"),
-        ("every=10", "did you mean 'checkpoint.every'"),
+        ("every=10", "did you mean 'data.controller.every' or 'checkpoint.every'"),
         ("data.datasets.docs.pathh=x", "did you mean 'data.datasets.docs.path'?"),
         ("tokenizer=gtp2", "did you mean 'gpt2'?"),
         ("lanes=16", "lanes.FIELD=VALUE"),

@@ -9,10 +9,10 @@ from zephon.types import IntArray
 # The first code point of each stretch, and the script of its letters; "" are signs, digits and all that is not looked at.
 _STRETCHES = [
     (0x0, ""),
-    (0x41, "Latin"),
-    (0x5B, ""),
-    (0x61, "Latin"),
-    (0x7B, ""),
+    (ord("A"), "Latin"),
+    (ord("["), ""),
+    (ord("a"), "Latin"),
+    (ord("{"), ""),
     (0xC0, "Latin"),
     (0x250, ""),
     (0x370, "Greek"),
