@@ -54,7 +54,7 @@ def test_a_link_says_hello_and_then_gives_signs_of_life(coordinator: Played, lin
 
 
 def test_an_assignment_is_given_once_and_ends_the_wait(coordinator: Played, link: Link) -> None:
-    assign = Assign(3, 0, ("n-0",), "h:1")
+    assign = Assign(3, 0, 1, "h:1")
     coordinator.send(assign)
     assert link.wait_assignment(5, NEVER) == assign
     assert link.wait_assignment(0.05, NEVER) is None
@@ -90,7 +90,7 @@ def test_the_last_order_about_stages_stands(coordinator: Played, link: Link) -> 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 def test_after_a_reconnect_a_link_repeats_what_still_holds(coordinator: Played, link: Link, reset: bool) -> None:
     link.send(Ready("h:1"))
-    coordinator.send(Assign(3, 0, ("n-0",), "h:1"))
+    coordinator.send(Assign(3, 0, 1, "h:1"))
     assert link.wait_assignment(5, NEVER) is not None
     link.send(Exited(3, {0: 75}))
     link.send(Leaving())

@@ -46,7 +46,7 @@ SENT: list[FromAgent] = [
     StageEnded(2, "failed", 65, "stage first failed: ö"),
 ]
 RECEIVED: list[ToAgent] = [
-    Assign(7, 1, ("n-0@a", "n-1@a"), "h:1"),
+    Assign(7, 1, 2, "h:1"),
     Rerendezvous(7, "lost n-1", drain=False),
     Standby(7),
     Released(),

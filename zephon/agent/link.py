@@ -39,7 +39,7 @@ from zephon.agent.messages import (
 )
 from zephon.errors import ConfigError
 
-_MAX_LINE = 1 << 22  # an assignment names all nodes of a generation
+_MAX_LINE = 1 << 20  # no message is nearly as long
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:

@@ -97,11 +97,14 @@ class StageEnded:
 
 @dataclasses.dataclass(frozen=True)
 class Assign:
-    """Start the workers of a generation: ``rank`` is this node's among ``nodes``, ``store`` the address of the first one's."""
+    """Start the workers of a generation: ``rank`` is this node's among ``nodes``, ``store`` the address of the first one's.
+
+    It has no names: with them all messages of a generation together would grow with the square of its size.
+    """
 
     generation: int
     rank: int
-    nodes: tuple[str, ...]
+    nodes: int
     store: str
 
 
@@ -212,10 +215,6 @@ def _seconds(value: object) -> float:
     return float(_exact(float)(value) if isinstance(value, float) else _exact(int)(value))
 
 
-def _names(value: object) -> tuple[str, ...]:
-    return tuple(_exact(str)(name) for name in _exact(list)(value))
-
-
 def _statuses(value: object) -> dict[int, int]:
     return {int(rank): _exact(int)(status) for rank, status in _exact(dict)(value).items()}
 
@@ -226,14 +225,13 @@ def _stage_state(value: object) -> StageState:
     return cast(StageState, value)
 
 
-# A field is read by its annotation. JSON has no tuples, and its keys are texts.
+# A field is read by its annotation. JSON has texts as keys.
 _READERS: dict[object, Callable[[object], object]] = {
     bool: _exact(bool),
     int: _exact(int),
     float: _seconds,
     str: _exact(str),
     int | None: _optional(_exact(int)),
-    tuple[str, ...]: _names,
     Mapping[int, int]: _statuses,
     StageState: _stage_state,
     WorkerError | None: _optional(lambda value: _value_of(WorkerError, value)),

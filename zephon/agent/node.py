@@ -143,7 +143,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         self.generation = assigned.generation
         master, _, port = assigned.store.rpartition(":")
         info = RendezvousStoreInfo(master.strip("[]"), int(port))
-        return RendezvousInfo(store, assigned.rank, len(assigned.nodes), info)
+        return RendezvousInfo(store, assigned.rank, assigned.nodes, info)
 
     def _wait_assignment(self) -> Assign | None:
         """The next assignment. Where a generation forms without this node, the workers that wait for a place end."""

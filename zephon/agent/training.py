@@ -257,7 +257,7 @@ class Training:
         progress = read_progress(self.rundir, self.attempt)
         self.resizes.formed(form.generation, time.time(), nodes=len(form.nodes), progress=progress)
         for rank, node in enumerate(form.nodes):
-            self.server.send(node, Assign(form.generation, rank, form.nodes, form.store))
+            self.server.send(node, Assign(form.generation, rank, len(form.nodes), form.store))
         for node in set(self.server.connected()) - set(form.nodes):
             self.server.send(node, Standby(form.generation))
 
