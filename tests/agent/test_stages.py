@@ -167,7 +167,7 @@ def test_a_coordinator_killed_in_a_stage_finds_it_still_running_and_goes_on(cast
 
 
 def test_nodes_that_are_asked_to_leave_stop_their_stage_and_the_next_ones_go_on_with_it(cast: Callable[..., Cast]) -> None:
-    run = cast("quick", "first", "train", own={"quick": {"call": f"{HERE}:report"}, "first": told("first")})
+    run = cast("quick", "first", "train", own={"quick": {"call": f"{HERE}:summary"}, "first": told("first")})
     agents = [run.agent("node-0@a"), run.agent("node-1@a")]
     run.until("the stage runs", lambda: run.tries("first"))
     for agent in agents:
