@@ -219,7 +219,12 @@ class NodeAgent(SimpleElasticAgent):
             process = Start(module=self.config.worker, argv=argv, env=env, log=log_file)
             self.workers.start(worker.local_rank, process)
         stayed = self.workers.stayed
-        log.info("generation %d: %d workers, %d of them stayed", self.rendezvous.generation, len(self.workers), stayed)
+        log.info(
+            "generation %d: %d workers started, %d of them in the process that they had",
+            self.rendezvous.generation,
+            len(self.workers),
+            stayed,
+        )
         return {worker.local_rank: self.workers.handle(worker.local_rank) for worker in worker_group.workers}
 
     def _worker_env(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
