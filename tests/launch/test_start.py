@@ -180,7 +180,7 @@ def test_a_fork_trains_on_from_its_parents_weights_with_other_data(tmp_path: Pat
     from zephon.launch.config.compose import compose
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    overrides = ["conf=bytes", f"runs={tmp_path / 'runs'}", "name=parent", "trainer.steps=3", "checkpoint.every=3"]
+    overrides = ["conf=bytes", f"runs={tmp_path / 'runs'}", "name=parent", "trainer.steps=20", "checkpoint.every=20"]
     spec = compose(
         [*overrides, "pipeline.context_length=16", "model.layers=1", "model.dim=16", "trainer.tensorboard=false"]
     ).spec
@@ -188,13 +188,13 @@ def test_a_fork_trains_on_from_its_parents_weights_with_other_data(tmp_path: Pat
     for name, changes in (("parent", []), ("child", ["data.seed=5"])):
         started = session.start(changed(spec, changes), fork=name if changes else None)
         ended = control.wait_for(started.rundir, lambda now: now.state not in LIVE, 120, "to end")
-        assert (ended.state, ended.step) == ("DONE", 3), ended
+        assert (ended.state, ended.step) == ("DONE", 20), ended
         metrics = Path(started.rundir.path("metrics.jsonl")).read_text().splitlines()
         losses.append([json.loads(line)["loss"] for line in metrics])
         assert started.rundir.root.endswith(name)
     parent = read_contract(started.rundir).parent
     assert parent is not None
-    assert parent["step"] == 3
+    assert parent["step"] == 20
     assert losses[1][0] < losses[0][0], "the fork did not begin from the trained weights"
 
 
