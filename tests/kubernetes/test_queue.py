@@ -36,6 +36,7 @@ class Queue:
             namespace=self.namespace,
             preemption={"withinClusterQueue": "LowerPriority"},
         )
+        until("the queue is active", self.active, holds=bool)
         self.runner = Runner("test", {"kubernetes": create_scheduler})
         self.cfg: dict[str, Any] = {
             "namespace": self.namespace,
@@ -43,6 +44,11 @@ class Queue:
             "volumes": {"runs": {"mount": "/runs", "empty_dir": "1Gi"}},
             "queue": self.name,
         }
+
+    def active(self) -> bool:
+        """Whether Kueue takes jobs for it: a queue that has just been made is none yet."""
+        conditions = self.plane.get("LocalQueue", self.name, self.namespace).get("status", {}).get("conditions", [])
+        return any(c["type"] == "Active" and c["status"] == "True" for c in conditions)
 
     @property
     def scheduler(self) -> KubernetesScheduler:

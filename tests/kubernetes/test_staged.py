@@ -65,6 +65,8 @@ def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
 ) -> None:
     name = machines.name(f"staged-{next(_numbers)}")
     held = machines.runs / f"{name}-held.jsonl"
+    text = "\n".join(json.dumps({"text": f"number {i} is followed by {i + 1}. " * 20}) for i in range(200))
+    held.write_text(text)
     rundir = machines.submit(machines.spec(name, *SETTINGS, f"trainer.eval_data.held.path={held}"))
     begun(rundir, "first", 1)
     running = status_of(rundir)
@@ -82,13 +84,14 @@ def test_stages_on_a_cluster_survive_stop_loss_and_a_failed_evaluation(
     machines.kubectl("exec", leading, "-n", name, "--", "/usr/bin/sh", "-c", killed, check=False)
     assert begun(rundir, "first", 3) != leading
 
+    held.unlink()  # the stage doctor has seen it
     rundir.write_json("first-told.json", data={})
     failed = until("the evaluation has failed", lambda: status_of(rundir), TRAINS_S, holds=lambda now: now.state == "FAILED")
     assert failed.error.startswith("stage evaluate failed: ")
     assert str(held) in failed.error
     assert failed.stages == dict(zip(ORDER, ["done", "done", "done", "done", "failed", "not run"], strict=True))
 
-    held.write_text("\n".join(json.dumps({"text": f"number {i} is followed by {i + 1}. " * 20}) for i in range(200)))
+    held.write_text(text)
     assert session.resume(rundir).attempt == 2
     machines.opened(rundir)
     begun(rundir, "last", 1)

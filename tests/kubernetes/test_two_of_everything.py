@@ -128,7 +128,8 @@ def test_of_two_users_on_two_machines_who_start_one_run_at_once_one_does_and_the
         racing = [stack.enter_context(laptop.zephon("run", *laptop.words)) for laptop in laptops]
         said = [process.communicate(timeout=180) for process in racing]
         codes = [process.returncode for process in racing]
-    assert sorted(codes) == [0, 65], said
+    # Refused at the look for living jobs, or by the cluster where both looked at once.
+    assert sorted(codes) in ([0, 65], [0, 1]), said
     (loser,) = (laptop for laptop, code in zip(laptops, codes, strict=True) if code)
     (winner,) = (laptop for laptop, code in zip(laptops, codes, strict=True) if not code)
     refusal = next(err for (_, err), code in zip(said, codes, strict=True) if code)
