@@ -176,7 +176,7 @@ def test_over_100_steps_sizes_and_rescales_give_losses_within_a_hundred_thousand
     if mode == "default":  # canonical bits at each size have a test of their own
         runs.append(on_ranks(run_steps, 4, some, str(tmp_path), 100, timeout=120)[0])
     for found in runs:
-        assert [loss for loss, _ in found["losses"]] == [pytest.approx(loss, rel=1e-5) for loss, _ in one["losses"]]
+        assert [loss for loss, *_ in found["losses"]] == [pytest.approx(loss, rel=1e-5) for loss, *_ in one["losses"]]
         if mode == "canonical":
             assert found["losses"] == one["losses"]
             assert found["end"] == one["end"]
