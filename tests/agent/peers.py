@@ -58,7 +58,7 @@ class Server:
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main(port)))
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main(port)), daemon=True)
         self._thread.start()
         assert self._started.wait(5)
 
@@ -78,6 +78,7 @@ class Server:
         if self._loop is not None and self._task is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(10)
+        assert not self._thread.is_alive(), "a coordinator that is asked to end ends"
 
 
 class Peers:

@@ -119,7 +119,8 @@ class Training:
             for action in self.membership.decide(now):
                 self._act(action)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), TICK_S)
+                async with asyncio.timeout(TICK_S):  # wait_for of Python 3.11 may swallow the end of this task
+                    await self._news.wait()
             self._news.clear()
         return self.membership.finished
 
