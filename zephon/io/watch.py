@@ -75,13 +75,15 @@ class Watch:
 def _look(ended: threading.Event, stuck: weakref.WeakMethod[Callable[[StoreFailed], None]] | None) -> None:
     first = time.monotonic()
     while not ended.wait(PATIENCE / 6):
-        now = time.monotonic()
-        for thread, read in list(_under_way.items()):
+        now, reads = time.monotonic(), list(_under_way.items())
+        still = {(thread, read.began) for thread, read in reads}
+        for returned in [key for key in list(_said) if key not in still]:
+            _said.pop(returned, None)
+        for thread, read in reads:
             if read.began < first:
                 continue  # of an iterator before, which has said it
             waited = now - read.began
             if waited >= max(PATIENCE, 2 * _said.get((thread, read.began), 0)):
-                _said.clear()  # of reads that have returned since
                 _said[thread, read.began] = waited
                 warnings.warn(f"{_place(read)} has not returned for {waited:.0f} s", stacklevel=1)
             if waited >= LIMIT and stuck is not None and (call := stuck()) is not None:
