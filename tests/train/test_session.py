@@ -223,7 +223,7 @@ def survive(meet: Meet, rank: int, some: RunSpec, folder: str, deadly: int) -> d
     session.losses = die
     with pytest.raises(RuntimeError):
         some_steps(session, 1)
-    snapshot = session.take()
+    snapshot = session.hold()
     session.close(abandon=True)
     membership.leave()
     membership = meet(size=2, name="survivors")

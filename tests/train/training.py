@@ -13,7 +13,9 @@ from tests.train.synthetic import VOCAB, SyntheticFeed
 from zephon.run.directory import RunDir
 from zephon.spec.experiment import RunSpec
 from zephon.train import optim
+from zephon.train.pieces import local_rows
 from zephon.train.session import Job, Session, build
+from zephon.train.snapshot import Snapshot
 
 
 def job(spec: RunSpec, folder: str, **feed: Any) -> Job:
@@ -83,10 +85,18 @@ def resize(meet: Meet, rank: int, spec: RunSpec, folder: str, sizes: list[int], 
         session = build(the_job, membership, snapshot)
         losses += some_steps(session, each)
         state = state_hash(session)
-        snapshot = session.take()
+        snapshot = whole(session)
         session.close()
         membership.leave()
     return {"losses": losses, "end": state}
+
+
+def whole(session: Session) -> Snapshot:
+    """The whole state, copied, also where it is sharded; a collective then."""
+    live = optim.tensors(session.module, session.optimizer)
+    full = {name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for name, tensor in live.items()}
+    tensors = {name: local_rows(tensor.clone()) for name, tensor in full.items()}
+    return Snapshot(position=session.position(), tensors=tensors)
 
 
 def weights_gap(a: dict[str, Any], b: dict[str, Any]) -> float:

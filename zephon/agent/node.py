@@ -18,7 +18,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -48,7 +47,7 @@ from zephon.agent.membership import STALLED
 from zephon.agent.messages import Assign, Exited, Leaving, Ready, WorkerError
 from zephon.agent.stage_runner import OrderedStages
 from zephon.agent.worker_logs import last_error, mark_start, stuck_frame
-from zephon.agent.workers import End, Workers, environment
+from zephon.agent.workers import End, Workers
 from zephon.exits import PLANNED, Exit
 
 log = logging.getLogger("zephon.agent")
@@ -97,11 +96,11 @@ def listening_store(address: str) -> TCPStore:
 class CoordinatedRendezvous(RendezvousHandler):
     """Generations as the coordinator assigns them."""
 
-    def __init__(self, link: Link, config: NodeConfig, leaving: threading.Event, stages: OrderedStages | None) -> None:
-        self.link, self.config, self.leaving, self.stages = link, config, leaving, stages
+    def __init__(
+        self, link: Link, config: NodeConfig, leaving: threading.Event, stages: OrderedStages | None, workers: Workers
+    ) -> None:
+        self.link, self.config, self.leaving, self.stages, self._workers = link, config, leaving, stages, workers
         self.generation = 0
-        self.dismiss: Callable[[], None] = lambda: None
-        """ends the workers that wait for a place"""
         self._store: TCPStore | None = None
 
     def get_backend(self) -> str:
@@ -119,7 +118,7 @@ class CoordinatedRendezvous(RendezvousHandler):
             RendezvousClosedError: the job has finished or the coordinator is gone.
         """
         if self.leaving.is_set():
-            self.dismiss()
+            self._workers.dismiss(self.config.drain_s)
             if self.stages is not None:
                 self.stages.leave()
             if self._store is not None:  # peers may still need it, until all of them have left this generation
@@ -135,7 +134,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         self.link.send(Ready(f"{host}:{store.port}"))
         assigned = self.stages.wait_assignment() if self.stages else self._wait_assignment()
         if assigned is None:
-            self.dismiss()
+            self._workers.dismiss(self.config.drain_s)
             if self.leaving.is_set():
                 raise RendezvousGracefulExitError("asked to leave")
             raise RendezvousClosedError(self.link.failed or "the job has finished")
@@ -151,7 +150,7 @@ class CoordinatedRendezvous(RendezvousHandler):
             if self.leaving.is_set() or self.link.finished or self.link.failed:
                 return None
             if self.link.standby:
-                self.dismiss()
+                self._workers.dismiss(self.config.drain_s)
         return assigned
 
     def is_closed(self) -> bool:
@@ -178,8 +177,7 @@ class NodeAgent(SimpleElasticAgent):
     ) -> None:
         self.config, self.link, self.server, self.leaving, self.stages = config, link, server, leaving, stages
         self.workers = Workers(server)
-        self.rendezvous = CoordinatedRendezvous(link, config, leaving, stages)
-        self.rendezvous.dismiss = lambda: self.workers.dismiss(config.drain_s)
+        self.rendezvous = CoordinatedRendezvous(link, config, leaving, stages, self.workers)
         self._reported = True
         self._stalled = False
         self._killed = False  # whether this agent has killed workers
@@ -244,7 +242,7 @@ class NodeAgent(SimpleElasticAgent):
             "ZEPHON_GENERATION": self.rendezvous.generation,
             "ZEPHON_NODE": self.config.node,
         }
-        return environment(env)
+        return {name: str(value) for name, value in env.items()}
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """HEALTHY while anything runs or others still work; then FAILED (re-rendezvous), or SUCCEEDED when the job is done."""

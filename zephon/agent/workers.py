@@ -10,7 +10,6 @@ import dataclasses
 import logging
 import signal
 import time
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from zephon.agent.fork_messages import Start
@@ -127,22 +126,15 @@ class Workers:
     def dismiss(self, grace_s: float) -> None:
         """Ends all workers, also parked ones, which then may save what only they hold."""
         deadline = time.monotonic() + grace_s
-        self._kill(signal.SIGTERM)
+        self.order(stay=False)
         while not self._all_gone():
             if time.monotonic() > deadline:
-                self._kill(signal.SIGKILL)
+                for worker in self._workers.values():
+                    self.server.kill(worker.handle, signal.SIGKILL)
                 if time.monotonic() > deadline + _UNKILLABLE_S:
                     return
             time.sleep(0.01)
 
-    def _kill(self, sig: signal.Signals) -> None:
-        for worker in self._workers.values():
-            self.server.kill(worker.handle, sig)
-
     def _all_gone(self) -> bool:
         self.poll()
         return all(worker.handle in self.server.exits for worker in self._workers.values())
-
-
-def environment(values: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(value) for name, value in values.items()}

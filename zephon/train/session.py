@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from zephon.cursor import SavedState
 from zephon.errors import StateError, TrainingDiverged, ZephonError
@@ -222,12 +221,6 @@ class Session:
             module=self.module if self.whole else None,
             optimizer=self.optimizer if self.whole else None,
         )
-
-    def take(self) -> Snapshot:
-        """The whole state, copied. With sharded weights every rank must call it, since the ranks gather the shards."""
-        live = optim.tensors(self.module, self.optimizer)
-        full = {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in live.items()}
-        return Snapshot(position=self.position(), tensors={name: local_rows(t.clone()) for name, t in full.items()})
 
     def judge(self, update: Update) -> None:
         """Follows ``trainer.nonfinite`` after a bad step: go on without it, roll back, or stop.
